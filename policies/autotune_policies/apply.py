@@ -1,0 +1,227 @@
+"""Puts a policy into a configuration object: everything is checked first, then all of it is set, or nothing.
+
+Order: where the policy holds, environment, fields, then the setting itself. An object of Megatron's own
+classes has already run ``__post_init__``, so values that the class would have parsed there are parsed here.
+"""
+
+import copy
+import importlib
+import importlib.metadata
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune_policies.applicability import compare
+from autotune_policies.errors import PolicyError, PolicyMismatch
+from autotune_policies.megatron_core import Field, MegatronCoreFields, release_of, render
+from autotune_policies.settings import Settings
+
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "megatron_core": ("megatron-core",),
+    "megatron_bridge": ("megatron-bridge",),
+    "torch": ("torch",),
+    "deep_ep": ("deep_ep", "deep-ep"),
+    "transformer_engine": ("transformer-engine", "transformer_engine"),
+}
+_MODULES = {"megatron_core": "megatron.core", "torch": "torch", "transformer_engine": "transformer_engine"}
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What :meth:`Policy.apply` did, and what it could not do or know.
+
+    Attributes:
+        release: Megatron-Core release whose field names were used.
+        fields: Fields set on the configuration, with plain values.
+        elsewhere: Fields that live in other objects, by home: ``ddp`` (DistributedDataParallelConfig) and
+            ``training``. The recipe has to use them; they are not in force otherwise.
+        env: Variables of the policy, all in force now.
+        unchecked: Fields of ``applies_to`` that nobody knows of this run.
+        forced: Differences from ``applies_to`` that ``force=True`` let pass.
+    """
+
+    release: str
+    fields: dict[str, Field]
+    elsewhere: dict[str, dict[str, Field]]
+    env: dict[str, str]
+    unchecked: tuple[str, ...]
+    forced: tuple[str, ...]
+
+
+def apply_policy(
+    applies_to: Mapping[str, Any],
+    settings: Settings,
+    env: Mapping[str, str],
+    config: object,
+    given: Mapping[str, str | int | None],
+    stack: Mapping[str, str],
+    *,
+    force: bool,
+) -> Applied:
+    """The work of :meth:`autotune_policies.policy.Policy.apply`, which documents it.
+
+    Args:
+        applies_to: Conditions of the policy.
+        settings: All canonical settings.
+        env: Variables of the policy.
+        config: Object whose attributes are set.
+        given: What the caller says about this run; None = not said.
+        stack: Versions that replace detected ones.
+        force: Apply although ``applies_to`` differs.
+
+    Raises:
+        PolicyMismatch: ``applies_to`` differs and ``force`` is not set.
+        PolicyError: anything else that keeps the policy from being applied as a whole.
+    """
+    versions = {**detect_stack(), **stack}
+    facts: dict[str, object] = {**_detect(config, applies_to)}
+    facts |= {name: value for name, value in given.items() if value is not None}
+    facts |= {f"stack.{name}": version for name, version in versions.items()}
+    comparison = compare(applies_to, facts)
+    if comparison.mismatches and not force:
+        raise PolicyMismatch(
+            "the policy is for another run: " + "; ".join(comparison.mismatches),
+            hint="tune this run, or apply(..., force=True) at your own risk",
+        )
+    check_environment(env)
+    if "megatron_core" not in versions:
+        raise PolicyError(
+            "the Megatron-Core release of this run is unknown",
+            hint="install megatron-core, or pass stack={'megatron_core': '0.19.2'}",
+        )
+    release = release_of(versions["megatron_core"])
+    fields = render(settings, release)
+    missing = [name for name in fields.transformer if not hasattr(config, name)]
+    if missing:
+        raise PolicyError(
+            f"{type(config).__name__} has no field {', '.join(missing)}, which Megatron-Core {release} has",
+            hint="is this the configuration of another release? nothing was applied",
+        )
+    values = _parsed(config, fields)
+    if comparison.mismatches:
+        warnings.warn("policy applied by force: " + "; ".join(comparison.mismatches), stacklevel=3)
+    _set_all(config, values)
+    os.environ.update(env)
+    return Applied(
+        release=release,
+        fields=fields.transformer,
+        elsewhere={"ddp": fields.ddp, "training": fields.training},
+        env=dict(env),
+        unchecked=comparison.unchecked,
+        forced=comparison.mismatches,
+    )
+
+
+def check_environment(env: Mapping[str, str]) -> None:
+    """Nothing, if the variables are in force or can still be set because torch is not imported yet.
+
+    Raises:
+        PolicyError: torch is imported and a variable has another value; names each with both values.
+    """
+    if "torch" not in sys.modules:
+        return
+    differing = [
+        f"{name} is {os.environ.get(name, 'not set')!s}, but the policy needs {value}"
+        for name, value in env.items()
+        if os.environ.get(name) != value
+    ]
+    if differing:
+        raise PolicyError(
+            "torch is already imported and cannot see a changed environment: " + "; ".join(differing),
+            hint="start the program with: autotune policy exec FILE -- COMMAND",
+        )
+
+
+def detect_stack() -> dict[str, str]:
+    """Versions of the installed parts of the stack that can be known without importing any of them."""
+    versions: dict[str, str] = {}
+    for name, distributions in _DISTRIBUTIONS.items():
+        # A loaded module is what really runs, also from a source checkout that no package manager knows.
+        loaded = getattr(sys.modules.get(_MODULES.get(name, "")), "__version__", None)
+        if isinstance(loaded, str):
+            versions[name] = loaded
+            continue
+        for distribution in distributions:
+            try:
+                versions[name] = importlib.metadata.version(distribution)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return versions
+
+
+def _detect(config: object, applies_to: Mapping[str, Any]) -> dict[str, str | int]:
+    facts: dict[str, str | int] = {}
+    world_size = os.environ.get("WORLD_SIZE", "")
+    if world_size.isdecimal() and int(world_size) > 0:
+        facts["num_gpus"] = int(world_size)
+    seq_length = getattr(config, "seq_length", None)
+    if isinstance(seq_length, int) and seq_length > 0:
+        facts["seq_length"] = seq_length
+    precision = _detect_precision(config)
+    # The flags do not say which FP8 or FP4 recipe runs; the right family is not proof of the right precision.
+    if precision and not (precision in ("fp8", "fp4") and precision in str(applies_to["precision"])):
+        facts["precision"] = precision
+    return facts
+
+
+def _detect_precision(config: object) -> str | None:
+    """The precision that the flags tell, if one is set; none set may also mean "decided later"."""
+    for flag in ("fp4", "fp8", "bf16", "fp16"):
+        if getattr(config, flag, None):
+            return flag
+    return None
+
+
+def _parsed(config: object, fields: MegatronCoreFields) -> dict[str, Any]:
+    """The values as they must stand in this object: parsed for Megatron's own classes, plain for others."""
+    values: dict[str, Any] = copy.deepcopy(fields.transformer)
+    of_megatron = any(cls.__module__.startswith("megatron.") for cls in type(config).__mro__)
+    if not of_megatron or "megatron.core" not in sys.modules:
+        return values
+    enums = importlib.import_module("megatron.core.transformer.enums")
+    for name, enum in (("cuda_graph_modules", "CudaGraphModule"), ("cuda_graph_scope", "CudaGraphScope")):
+        if values.get(name):
+            values[name] = [getattr(enums, enum)[item] for item in values[name]]
+    layout = values["pipeline_model_parallel_layout"]
+    if layout is not None:
+        module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
+        try:
+            # By keyword, as the class does it: the parser caches by call, so both get the same object.
+            parsed = module.PipelineParallelLayerLayout.from_str(
+                layout=layout, pipeline_model_parallel_size=values["pipeline_model_parallel_size"]
+            )
+            values["mtp_standalone"] = parsed.validate_layer_layout(
+                num_layers=getattr(config, "num_layers", None),
+                mtp_num_layers=getattr(config, "mtp_num_layers", None),
+            )
+        except AssertionError as error:
+            raise PolicyError(f"pipeline_layout={layout!r} does not fit this model: {error}") from error
+        values["pipeline_model_parallel_layout"] = parsed
+    elif hasattr(config, "mtp_standalone"):
+        values["mtp_standalone"] = False
+    return values
+
+
+def _set_all(config: object, values: Mapping[str, Any]) -> None:
+    before = {name: getattr(config, name, _ABSENT) for name in values}
+    done: list[str] = []
+    try:
+        for name, value in values.items():
+            setattr(config, name, value)
+            done.append(name)
+    except Exception as error:
+        for name in done:
+            if before[name] is _ABSENT:
+                delattr(config, name)
+            else:
+                setattr(config, name, before[name])
+        name = list(values)[len(done)]
+        raise PolicyError(
+            f"{type(config).__name__}.{name} cannot be set: {error}", hint="nothing was applied"
+        ) from error

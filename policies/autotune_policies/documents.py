@@ -1,0 +1,89 @@
+"""YAML files whose errors say file and line; every YAML file of the product is read here.
+
+Only plain data is accepted (the safe loader's types, no aliases); a key that stands twice is an error, since
+YAML itself would silently keep the last one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from autotune_policies.errors import PolicyFormatError
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML document and where each part of it stands.
+
+    Attributes:
+        name: File name for messages.
+        value: The plain data.
+        lines: Line (from 1) of the key or list item at each path, e.g. ``("parameters", "num_sms", "choices", 2)``.
+    """
+
+    name: str
+    value: Any
+    lines: Mapping[Path, int]
+
+    def at(self, path: Path) -> str:
+        """``file.yaml:14`` for the innermost part of the path that exists."""
+        for end in range(len(path), -1, -1):
+            line = self.lines.get(tuple(path[:end]))
+            if line is not None:
+                return f"{self.name}:{line}"
+        return self.name
+
+
+def read_document(text: str, name: str) -> Document:
+    """The document in a YAML text.
+
+    Raises:
+        PolicyFormatError: broken YAML, a tag that is not plain data, or a key that stands twice; the message
+            begins with ``name:line:``.
+    """
+    lines: dict[Path, int] = {}
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return Document(name, None, {})
+        _locate(loader, node, (), lines, name, set())
+        value = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        raise PolicyFormatError(f"{where}: {error.problem or error.context}") from error
+    except PolicyFormatError:
+        raise
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        # yaml.reader's errors carry no mark; constructors fail in many ways on a tag like `!!int ""`.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PolicyFormatError(f"{name}: not readable as YAML: {reason}") from error
+    return Document(name, value, lines)
+
+
+def _locate(
+    loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]
+) -> None:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if id(node) in seen:  # an alias is the same node again; nested ones would multiply without bound
+        line = node.start_mark.line + 1
+        raise PolicyFormatError(f"{name}:{line}: anchors and aliases are not used here; write it out")
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _locate(loader, item, (*path, index), lines, name, seen)
+    elif isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise PolicyFormatError(f"{name}:{line}: a key must be a plain word")
+            key = loader.construct_object(key_node)
+            if (*path, key) in lines:
+                raise PolicyFormatError(f"{name}:{line}: key {key!r} stands twice, first in line {lines[(*path, key)]}")
+            lines[(*path, key)] = line
+            _locate(loader, value_node, (*path, key), lines, name, seen)
