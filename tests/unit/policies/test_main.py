@@ -1,0 +1,226 @@
+"""The commands of ``python -m autotune_policies``."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import autotune_policies
+from autotune_policies.__main__ import main
+from autotune_policies.megatron_core import render
+from autotune_policies.policy import load_policy
+
+EXAMPLE_FILE = Path(__file__).parent / "example.yaml"
+EXAMPLE = str(EXAMPLE_FILE)
+GOLDEN = Path(__file__).parents[2] / "golden" / "policies"
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    status = main(list(argv), prog="policy")
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def changed(tmp_path: Path, **parts: Any) -> str:
+    document = {**yaml.safe_load(EXAMPLE_FILE.read_text(encoding="utf-8")), **parts}
+    path = tmp_path / "changed.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return str(path)
+
+
+def test_validate_says_what_kind_of_policy_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "validate", EXAMPLE)
+    assert (status, err) == (0, "")
+    assert out == f"{EXAMPLE}: ok, a measured policy for example-moe on example-cluster\n"
+
+
+def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "validate", EXAMPLE, "--json")
+    assert json.loads(out) == {"valid": True, "file": EXAMPLE, "evidence": "measured"}
+
+
+def test_show_is_the_golden_text(capsys: pytest.CaptureFixture[str]) -> None:
+    golden = GOLDEN / "show.txt"
+    status, out, err = run(capsys, "show", EXAMPLE)
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        golden.write_text(out, encoding="utf-8")
+    assert (status, err) == (0, "")
+    assert out == golden.read_text(encoding="utf-8")
+
+
+def test_a_predicted_policy_shows_that_nobody_ran_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, evidence={"kind": "predicted"}, env={}, launch={}, alternatives=[], fallback=None)
+    _, out, _ = run(capsys, "show", path)
+    assert "PREDICTED: nobody has run these settings" in out
+    assert "environment" not in out
+    assert "alternative" not in out
+    assert "fallback" not in out
+
+
+def test_show_as_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "show", EXAMPLE, "--json")
+    assert json.loads(out) == yaml.safe_load(EXAMPLE_FILE.read_text(encoding="utf-8"))
+
+
+def test_render_env_is_shell_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, env={"PYTORCH_CUDA_ALLOC_CONF": "a:$(touch x); 'b'", "OMP_NUM_THREADS": "4"})
+    _, out, _ = run(capsys, "render", path, "--for", "env")
+    shell = subprocess.run(
+        ["sh", "-c", out + 'printf "%s|%s" "$PYTORCH_CUDA_ALLOC_CONF" "$OMP_NUM_THREADS"'],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert shell.stdout == "a:$(touch x); 'b'|4"
+    assert not (tmp_path / "x").exists()
+
+
+def test_render_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "render", EXAMPLE, "--for", "json")
+    policy = load_policy(EXAMPLE)
+    assert json.loads(out) == {"settings": policy.settings, "env": policy.env, "launch": policy.launch}
+
+
+@pytest.mark.parametrize("version", ["0.16", "0.19.2"])
+def test_render_megatron_core_has_the_fields_of_the_release(
+    version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = run(capsys, "render", EXAMPLE, "--for", "megatron-core", "--megatron-core", version)
+    fields = render(load_policy(EXAMPLE).settings, version)
+    assert json.loads(out) == {
+        "megatron_core": version[:4], "transformer": fields.transformer, "ddp": fields.ddp,
+        "training": fields.training,
+    }  # fmt: skip
+
+
+def test_render_without_a_release_asks_for_one_where_none_is_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune_policies.__main__.detect_stack", dict)
+    status, out, err = run(capsys, "render", EXAMPLE, "--for", "megatron-core")
+    assert (status, out) == (2, "")
+    assert err == "error: no megatron-core is installed here\nhint: name the release: --megatron-core 0.19\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "error: the following arguments are required: COMMAND"),
+        (["shwo", EXAMPLE], "invalid choice: 'shwo'"),
+        (["show"], "required: FILE"),
+        (["render", EXAMPLE], "required: --for"),
+        (["render", EXAMPLE, "--for", "nemo"], "choose from"),
+        (["render", EXAMPLE, "--for", "megatron-core", "--megatron-core", "0.15"], "'0.15' is not supported"),
+        (["render", EXAMPLE, "--for", "env", "--megatron-core", "0.19"], "means nothing to --for env"),
+        (["show", "no/such/file.yaml"], "error: no/such/file.yaml: No such file or directory"),
+        (["show", "."], "error: .: Is a directory"),
+        (["show", EXAMPLE, "--", "true"], "'--' and a command belong to exec"),
+        (["exec", EXAMPLE], "exec needs '--' and a command"),
+        (["exec", EXAMPLE, "--"], "exec needs '--' and a command"),
+        (["exec", EXAMPLE, "true"], "unrecognized arguments: true"),
+        (["exec", EXAMPLE, "--", "no-such-program-anywhere"], "cannot run 'no-such-program-anywhere'"),
+    ],
+)
+def test_wrong_requests_are_one_line_and_exit_2(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    lines = err.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in err
+
+
+def test_a_broken_file_is_told_with_its_line_and_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path, lauch={})
+    status, out, err = run(capsys, "validate", path)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {path}:")
+    assert err.endswith("the policy has an unknown key 'lauch'\nhint: did you mean launch?\n")
+
+
+def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert "usage: policy" in out
+
+
+def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune_policies", "show", EXAMPLE], stdout=write_end, stderr=subprocess.PIPE,
+        text=True, check=False, env={"PYTHONPATH": str(Path(autotune_policies.__file__).parents[1])},
+    )  # fmt: skip
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def execute(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The real program: exec replaces the process, so it needs one of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "autotune_policies", "exec", *argv], capture_output=True, text=True, check=False,
+        env={
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(Path(autotune_policies.__file__).parents[1]), **(env or {})
+        },
+    )  # fmt: skip
+
+
+def test_exec_runs_the_command_under_the_policy() -> None:
+    done = execute(EXAMPLE, "--", "env", env={"KEPT": "yes"})
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert done.returncode == 0
+    assert seen["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+    assert seen["NCCL_GRAPH_REGISTER"] == "0"
+    assert seen["AUTOTUNE_POLICY"] == EXAMPLE
+    assert seen["KEPT"] == "yes"
+    assert done.stderr == "launch.segment=4 is for the scheduler, nothing is done about it here\n"
+
+
+def test_exec_says_when_the_policy_replaces_a_variable(tmp_path: Path) -> None:
+    path = changed(tmp_path, launch={})
+    done = execute(path, "--", "sh", "-c", "echo $NCCL_GRAPH_REGISTER", env={"NCCL_GRAPH_REGISTER": "1"})
+    assert done.stdout == "0\n"
+    assert done.stderr == "NCCL_GRAPH_REGISTER: the policy's 0 replaces 1\n"
+
+
+def test_exec_passes_arguments_and_the_exit_status_through_untouched(tmp_path: Path) -> None:
+    program = "import sys; print(sys.argv[1:]); sys.exit(7)"
+    done = execute(changed(tmp_path, launch={}), "--", sys.executable, "-c", program, "--", "$HOME; x", "*")
+    assert done.returncode == 7
+    assert done.stdout == "['--', '$HOME; x', '*']\n"
+    assert done.stderr == ""
+
+
+def numactl(tmp_path: Path) -> dict[str, str]:
+    """A PATH with a numactl that prints what it was asked."""
+    path = tmp_path / "bin" / "numactl"
+    path.parent.mkdir()
+    path.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_LOCALID"])
+def test_exec_binds_a_rank_to_its_numa_node(variable: str, tmp_path: Path) -> None:
+    path = changed(tmp_path, launch={"numa_binding": {"gpus_per_numa_node": 2}})
+    done = execute(path, "--", "train", "x", env={**numactl(tmp_path), variable: "3"})
+    assert done.stdout == "--cpunodebind=1 --membind=1 train x\n"
+
+
+def test_exec_refuses_a_binding_that_it_cannot_do(tmp_path: Path) -> None:
+    path = changed(tmp_path, launch={"numa_binding": {"gpus_per_numa_node": 2}})
+    done = execute(path, "--", "true", env={"PATH": str(tmp_path), "LOCAL_RANK": "0"})
+    assert done.returncode == 2
+    assert "error: launch.numa_binding needs numactl" in done.stderr
+    done = execute(path, "--", "true", env=numactl(tmp_path))
+    assert done.returncode == 2
+    assert "error: launch.numa_binding needs the local rank" in done.stderr
