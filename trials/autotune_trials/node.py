@@ -1,0 +1,287 @@
+"""One node's share of a gang: starts its ranks, watches them, and leaves nothing behind.
+
+The Ray node worker, the local gang and ``autotune_trials.train`` all use it. Standard library only.
+
+The caller polls; a watcher thread kills on its own account, because the caller may be far away or gone.
+Ranks are started on the calling thread, which must outlive them: the kernel ties each rank to that thread.
+"""
+
+import os
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from autotune_trials.checkout import import_path
+from autotune_trials.events import EVENTS_VARIABLE, EventReader, StepRecord, step_record
+from autotune_trials.processes import FAMILY_VARIABLE, Janitor, describe_exit, kill_family, spawn
+from autotune_trials.spec import TrialSpec
+from autotune_trials.status import NodeStatus, RankStatus, Why
+
+SCRATCH_VARIABLE = "AUTOTUNE_SCRATCH"
+"""Environment variable naming the node-local folder for caches and logs; a private one in /tmp otherwise."""
+
+_CACHE_VARIABLES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "EP_JIT_CACHE_DIR": "deepep",
+    "HYBRID_EP_CACHE_DIR": "hybridep",
+}
+_WATCH_INTERVAL_S = 0.05
+
+class _Rank:
+    """One rank as the watcher sees it."""
+
+    def __init__(self, rank: int, process: Popen[bytes], events: Path) -> None:
+        self.rank = rank
+        self.process = process
+        self.reader = EventReader(events)
+        self.heard_s = time.monotonic()
+        self.killed = False
+        self.last_event: str | None = None
+        self.last_step = 0
+        self.peak_memory_bytes: int | None = None
+        self.failure: dict[str, str] | None = None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Remember what belongs to the rank itself."""
+        self.last_event = event["event"]
+        self.last_step = _whole(event.get("step")) or self.last_step
+        if self.last_event == "finished":
+            self.peak_memory_bytes = _whole(event.get("peak_memory_bytes"))
+        elif self.last_event == "failed":
+            self.failure = {name: str(event.get(name, "")) for name in ("kind", "error", "message")}
+
+    def status(self) -> RankStatus:
+        return RankStatus(
+            self.rank, self.process.returncode, self.killed, self.last_event, self.last_step,
+            self.peak_memory_bytes, self.failure,
+        )  # fmt: skip
+
+
+class NodeRanks:
+    """The ranks of one gang on this node: fresh processes, watched, and killed together.
+
+    Args:
+        spec: The trial; its deadline_s and stall_s are enforced here.
+        node_rank: Index of this node within the gang; decides the global ranks.
+        work_dir: Folder on this node for specification, events and logs; made if missing.
+        master: Address and port of rank 0's rendezvous.
+        argv: Program of a rank; default: the native trial program on the specification.
+        fence_s: Kill everything when nobody called :meth:`poll` for so long; None = never. It stops an
+            isolated node from running on while its trial is run again elsewhere.
+        fingerprint: Key of the compile caches in node-local scratch; None = the libraries' own places.
+    """
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        *,
+        node_rank: int,
+        work_dir: Path,
+        master: tuple[str, int],
+        argv: Sequence[str] | None = None,
+        fence_s: float | None = None,
+        fingerprint: str | None = None,
+    ) -> None:
+        self._spec = spec
+        self._node_rank = node_rank
+        self._work_dir = work_dir
+        self._master = master
+        self._argv = argv
+        self._fence_s = fence_s
+        self._fingerprint = fingerprint
+        self._marker = uuid.uuid4().hex
+        self._lock = threading.RLock()
+        self._done = threading.Event()
+        self._ranks: list[_Rank] = []
+        self._janitor: Janitor | None = None
+        self._new_steps: list[StepRecord] = []
+        self._new_resolved: dict[str, Any] | None = None
+        self._why: Why | None = None
+        self._message = ""
+        self._started_s = self._ended_s = self._asked_s = time.monotonic()
+
+    def start(self) -> None:
+        """Start all ranks of this node and the watcher; returns at once.
+
+        Raises:
+            OSError: the work folder cannot be written or no process can be started; nothing is left running.
+        """
+        assert not self._ranks, "a NodeRanks runs once"
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        document = self._work_dir / "spec.json"
+        document.write_text(self._spec.to_json(), encoding="utf-8")
+        native = [sys.executable, "-m", "autotune_trials.native", "--spec", str(document)]
+        self._started_s = self._asked_s = time.monotonic()
+        self._janitor = Janitor(self._marker)
+        try:
+            for local_rank in range(self._spec.gang.ranks_per_node):
+                self._start_rank(local_rank, self._argv or native)
+        except BaseException:
+            self.kill()
+            raise
+        threading.Thread(target=self._watch, name="rank-watcher", daemon=True).start()
+
+    def poll(self) -> NodeStatus:
+        """How things stand, with what rank 0 reported since the last call; also the caller's sign of life."""
+        with self._lock:
+            self._asked_s = time.monotonic()
+            self._look()
+            status = self._status()
+            self._new_steps, self._new_resolved = [], None
+            return status
+
+    def kill(self, why: Why = "cancelled", message: str = "cancelled") -> bool:
+        """Kill every rank and all its descendants, and reap; harmless when nothing lives any more.
+
+        Returns:
+            Whether nothing of the gang is left on this node.
+        """
+        with self._lock:
+            self._look()
+            alive = [rank for rank in self._ranks if rank.process.returncode is None]
+            if alive and self._why is None:
+                self._why, self._message = why, message
+            for rank in alive:
+                rank.killed = True
+        self._done.set()
+        gone = kill_family(self._marker, [rank.process for rank in self._ranks])
+        if gone and self._janitor is not None:
+            self._janitor.dismiss()
+        with self._lock:
+            self._look()
+        return gone
+
+    def logs(self, rank: int, max_bytes: int = 1 << 20) -> str:
+        """The last ``max_bytes`` of what a rank of this node printed; empty for other nodes' ranks."""
+        try:
+            with self._file(rank, "log").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - max_bytes))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def _start_rank(self, local_rank: int, argv: Sequence[str]) -> None:
+        rank = self._node_rank * self._spec.gang.ranks_per_node + local_rank
+        events = self._file(rank, "events.jsonl")
+        events.unlink(missing_ok=True)
+        env = self._environment(rank, local_rank, events)
+        with self._file(rank, "log").open("wb") as log:
+            process = spawn(argv, env, stdout=log, stderr=log)
+        self._ranks.append(_Rank(rank, process, events))
+
+    def _environment(self, rank: int, local_rank: int, events: Path) -> dict[str, str]:
+        """All variables of one rank, complete before its first import."""
+        gang = self._spec.gang
+        env = dict(os.environ)
+        # Ray sets this to 1 in its workers, a shell does not: both kinds of gang must run the same.
+        env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // gang.ranks_per_node))
+        if self._fingerprint is not None:
+            for variable, folder in _CACHE_VARIABLES.items():
+                env.setdefault(variable, str(scratch() / "cache" / self._fingerprint / folder))
+        env.update(self._spec.env)
+        env |= {
+            "PYTHONPATH": import_path(env.get("PYTHONPATH")),
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(gang.world_size),
+            "LOCAL_WORLD_SIZE": str(gang.ranks_per_node),
+            "MASTER_ADDR": self._master[0],
+            "MASTER_PORT": str(self._master[1]),
+            EVENTS_VARIABLE: str(events),
+            FAMILY_VARIABLE: self._marker,
+        }
+        return env
+
+    def _watch(self) -> None:
+        while not self._done.wait(_WATCH_INTERVAL_S):
+            with self._lock:
+                self._look()
+                verdict = self._verdict()
+                if verdict is None and self._status().ended:
+                    return
+            if verdict is not None:
+                self.kill(*verdict)
+
+    def _look(self) -> None:
+        """Read new events and exit codes. Exit codes first, so that a dead rank's last words are all read."""
+        now_s = time.monotonic()
+        for rank in self._ranks:
+            if rank.process.returncode is None:
+                rank.process.poll()
+                self._ended_s = now_s
+            for event in rank.reader.read():
+                rank.heard_s = now_s
+                rank.take(event)
+                if rank.rank == 0:
+                    record = step_record(event) if event["event"] == "step" else None
+                    if record is not None:
+                        self._new_steps.append(record)
+                    if isinstance(event.get("resolved"), dict):
+                        self._new_resolved = event["resolved"]
+
+    def _verdict(self) -> tuple[Why, str] | None:
+        """Why the ranks must die now, if they must."""
+        now_s = time.monotonic()
+        living = [rank for rank in self._ranks if rank.process.returncode is None]
+        for rank in self._ranks:
+            if rank.process.returncode:
+                return "rank_died", f"rank {rank.rank} {describe_exit(rank.process.returncode)}"
+        if living and now_s - self._started_s > self._spec.deadline_s:
+            return "deadline", f"rank {living[0].rank} still ran after {self._spec.deadline_s:g} s"
+        for rank in living:
+            if now_s - rank.heard_s > self._spec.stall_s:
+                return "stall", rank.status().silence(self._spec.stall_s)
+        if living and self._fence_s is not None and now_s - self._asked_s > self._fence_s:
+            return "fence", f"nobody asked for these ranks for {self._fence_s:g} s"
+        return None
+
+    def _status(self) -> NodeStatus:
+        return NodeStatus(
+            node=self._node_rank,
+            host=socket.gethostname(),
+            ranks=tuple(rank.status() for rank in self._ranks),
+            steps=tuple(self._new_steps),
+            resolved=self._new_resolved,
+            ended=all(rank.process.returncode is not None for rank in self._ranks),
+            why=self._why,
+            message=self._message,
+            lifetime_s=self._ended_s - self._started_s,
+        )
+
+    def _file(self, rank: int, suffix: str) -> Path:
+        return self._work_dir / f"rank-{rank}.{suffix}"
+
+
+def scratch() -> Path:
+    """The node-local folder for caches and logs, made private to this user if missing.
+
+    Raises:
+        PermissionError: somebody else made it: compiled code from there must not be loaded.
+    """
+    named = os.environ.get(SCRATCH_VARIABLE)
+    folder = Path(named) if named else Path(tempfile.gettempdir(), f"autotune-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat().st_uid
+    if owner != os.getuid():
+        raise PermissionError(f"{folder} belongs to user {owner}; name another folder in {SCRATCH_VARIABLE}")
+    return folder
+
+
+def free_port(address: str = "") -> int:
+    """A TCP port that was free a moment ago on this node."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,269 @@
+"""What one trial is: the document that a trial program reads, frozen and JSON-able.
+
+The head side writes it to ``trials/0007/spec.json``; every rank of the gang reads the same text. Nothing else
+travels to the ranks but the launch variables (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ...).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+from autotune_policies.errors import PolicyError
+from autotune_policies.settings import Settings, closest, resolve
+
+SCHEMA = "autotune.trial/v1"
+
+
+class SpecError(ValueError):
+    """A trial specification that cannot be run; the message names the field."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The architecture of the model, without anything that is tuned.
+
+    Sizes are counts of elements, not bytes. ``None`` means "not used".
+
+    Attributes:
+        name: Model name, for people.
+        num_layers: Decoder layers, multi-token-prediction layers not counted.
+        hidden_size: Width of the residual stream.
+        num_attention_heads: Query heads.
+        vocab_size: Rows of the embedding, padding included.
+        ffn_hidden_size: Width of the dense feed-forward layers.
+        num_query_groups: Key/value heads (grouped-query attention); None = as many as query heads.
+        kv_channels: Size of one head; None = hidden_size / num_attention_heads.
+        num_experts: Routed experts per MoE layer; None = a dense model.
+        router_topk: Experts per token.
+        moe_ffn_hidden_size: Width of one routed expert.
+        shared_expert_size: Width of the shared expert; None = no shared expert.
+        num_dense_layers: Leading decoder layers without experts.
+        router_score_function: ``softmax`` or ``sigmoid``.
+        router_num_groups: Expert groups of group-limited routing.
+        router_group_topk: Groups a token may visit.
+        expert_bias: Whether the router has the bias that balances load without an auxiliary loss.
+        aux_loss_coeff: Weight of the load-balancing loss.
+        attention: ``mha`` (also grouped-query) or ``mla``.
+        q_lora_rank: MLA: rank of the query projection; None = full.
+        kv_lora_rank: MLA: rank of the key/value projection.
+        qk_head_dim: MLA: size of a query/key head without the rotary part.
+        qk_pos_emb_head_dim: MLA: size of the rotary part.
+        v_head_dim: MLA: size of a value head.
+        qk_layernorm: Whether queries and keys are normalised.
+        mtp_num_layers: Multi-token-prediction layers.
+        tied_embeddings: Whether the output layer shares the embedding's weights.
+        rotary_base: Base of the rotary position embedding.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    vocab_size: int
+    ffn_hidden_size: int
+    num_query_groups: int | None = None
+    kv_channels: int | None = None
+    num_experts: int | None = None
+    router_topk: int = 2
+    moe_ffn_hidden_size: int | None = None
+    shared_expert_size: int | None = None
+    num_dense_layers: int = 0
+    router_score_function: str = "softmax"
+    router_num_groups: int | None = None
+    router_group_topk: int | None = None
+    expert_bias: bool = False
+    aux_loss_coeff: float = 0.0
+    attention: str = "mha"
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_head_dim: int | None = None
+    qk_pos_emb_head_dim: int | None = None
+    v_head_dim: int | None = None
+    qk_layernorm: bool = False
+    mtp_num_layers: int = 0
+    tied_embeddings: bool = False
+    rotary_base: int = 10000
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How tokens meet experts: trials that differ in any axis are never ranked together.
+
+    Attributes:
+        source: ``forced_balance`` (random logits, a benchmark) or ``natural`` (the router decides).
+        data_condition: ``mock_random`` or ``mock_arange``: which token ids the trial trains on.
+        token_policy: ``dropless`` (step 1 knows no other).
+    """
+
+    source: str = "forced_balance"
+    data_condition: str = "mock_random"
+    token_policy: str = "dropless"  # noqa: S105 - no password
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What all trials of a study hold fixed.
+
+    Attributes:
+        seq_length: Tokens per sequence.
+        global_batch_size: Sequences per optimizer step, over all ranks.
+        precision: ``bf16`` or ``fp32`` (a CPU knows no other), ``fp8_*`` and ``fp4_*`` on GPUs that have them.
+        steps: Optimizer steps per trial, warm-up included; at least 2 so that peak memory holds optimizer state.
+        warmup_steps: Leading steps that are run but not measured.
+        seed: Seed of weights and data; equal in all trials, so that losses can be compared.
+        routing: The three routing axes.
+    """
+
+    seq_length: int
+    global_batch_size: int
+    precision: str = "bf16"
+    steps: int = 8
+    warmup_steps: int = 3
+    seed: int = 1234
+    routing: Routing = field(default_factory=Routing)
+
+
+@dataclass(frozen=True)
+class GangShape:
+    """The processes of one trial.
+
+    Attributes:
+        num_nodes: Nodes that take part.
+        ranks_per_node: Processes (GPUs) on each of them.
+        device: ``cuda`` (one GPU per rank, NCCL) or ``cpu`` (gloo).
+    """
+
+    num_nodes: int
+    ranks_per_node: int
+    device: str = "cuda"
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole gang."""
+        return self.num_nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """One trial, complete: the same document always describes the same run.
+
+    Attributes:
+        study: Study name.
+        trial: Trial number within the study.
+        model: Architecture.
+        contract: What the study holds fixed.
+        settings: All canonical settings, resolved.
+        gang: Shape of the gang.
+        env: Variables set before the first torch import, on every rank.
+        deadline_s: The whole gang is killed when it is still alive this many seconds after its start.
+        stall_s: A rank that reports nothing for so long (no import, build or step done) is hanging.
+        program: Which trial program runs it.
+        schema: Version of this document.
+    """
+
+    study: str
+    trial: int
+    model: ModelShape
+    contract: Contract
+    settings: Settings
+    gang: GangShape
+    env: dict[str, str] = field(default_factory=dict)
+    deadline_s: float = 600.0
+    stall_s: float = 180.0
+    program: str = "native"
+    schema: str = SCHEMA
+
+    def to_json(self) -> str:
+        """The document as JSON text, keys in a fixed order."""
+        return json.dumps(asdict(self), indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> "TrialSpec":
+        """The document back from its text.
+
+        Raises:
+            SpecError: not JSON, an unknown or missing field, a wrong type, or an illegal setting.
+        """
+        try:
+            raw = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"trial specification is not JSON: {error}") from error
+        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+            raise SpecError(f"trial specification must have schema {SCHEMA!r}")
+        return spec_from(raw)
+
+
+def spec_from(raw: Mapping[str, Any]) -> TrialSpec:
+    """A TrialSpec from plain dictionaries, as they come out of JSON or YAML.
+
+    Raises:
+        SpecError: an unknown or missing field, a wrong type, or an illegal setting.
+    """
+    contract = dict(_mapping(raw, "contract"))
+    contract["routing"] = _build(Routing, contract.get("routing", {}), "contract.routing")
+    values = dict(raw)
+    values["model"] = _build(ModelShape, _mapping(raw, "model"), "model")
+    values["contract"] = _build(Contract, contract, "contract")
+    values["gang"] = _build(GangShape, _mapping(raw, "gang"), "gang")
+    try:
+        values["settings"] = resolve(_mapping(raw, "settings"))
+    except PolicyError as error:
+        raise SpecError(f"settings: {error}") from error
+    return _build(TrialSpec, values, "trial specification")
+
+
+def model_from(raw: Mapping[str, Any]) -> ModelShape:
+    """A ModelShape from a plain dictionary.
+
+    Raises:
+        SpecError: an unknown or missing field, or a wrong type.
+    """
+    return _build(ModelShape, raw, "model")
+
+
+def contract_from(raw: Mapping[str, Any]) -> Contract:
+    """A Contract from a plain dictionary; ``routing`` may be one too.
+
+    Raises:
+        SpecError: an unknown or missing field, or a wrong type.
+    """
+    values = dict(raw)
+    values["routing"] = _build(Routing, values.get("routing", {}), "contract.routing")
+    return _build(Contract, values, "contract")
+
+
+_T = TypeVar("_T")
+
+_SIMPLE: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,),
+    "int | None": (int, type(None)), "str | None": (str, type(None)),
+}  # fmt: skip
+
+
+def _build(cls: type[_T], raw: Mapping[str, Any], where: str) -> _T:
+    """A flat dataclass from a dictionary, every field checked."""
+    if not isinstance(raw, Mapping):
+        raise SpecError(f"{where} must be a mapping, but got {raw!r}")
+    known = {item.name: item for item in fields(cls)}  # type: ignore[arg-type]
+    for name in raw:
+        if name not in known:
+            raise SpecError(f"{where}: unknown field {name!r}; {closest(str(name), known)}")
+    for name, item in known.items():
+        if name not in raw:
+            if item.default is MISSING and item.default_factory is MISSING:
+                raise SpecError(f"{where}: field {name!r} is missing")
+            continue
+        annotation = item.type if isinstance(item.type, str) else getattr(item.type, "__name__", str(item.type))
+        legal = _SIMPLE.get(annotation)
+        value = raw[name]
+        if legal and (not isinstance(value, legal) or (isinstance(value, bool) and bool not in legal)):
+            raise SpecError(f"{where}: {name}={value!r} must be {annotation}")
+    return cls(**raw)
+
+
+def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name)
+    if not isinstance(value, Mapping):
+        raise SpecError(f"trial specification: field {name!r} must be a mapping")
+    return value
