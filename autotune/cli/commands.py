@@ -1,0 +1,53 @@
+"""The command group; a command's own file is imported when it is run."""
+
+import importlib
+from typing import Any
+
+import click
+
+from autotune_policies.settings import closest
+
+_COMMANDS = {
+    "start": "tune a model on a cluster: run trials, find the best settings, write a policy",
+    "status": "how a study stands: trials by state, the front, the winner",
+    "list": "the studies on this machine",
+    "export": "write the policy of a study again, by throughput, memory or balance",
+    "preflight": "what this machine can run, and why not",
+    "policy": "validate, show, render and run exported policies",
+    "spaces": "the models and clusters that are known",
+    "completion": "print the completion script of a shell",
+}
+
+
+class _Commands(click.Group):
+    """Loads each command from ``autotune.cli.<name>`` when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"autotune.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in _COMMANDS:
+            raise click.UsageError(f"unknown command {args[0]!r}; {closest(args[0], _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="moe-autotune", prog_name="autotune", message="%(prog)s %(version)s")
+def autotune() -> None:
+    r"""Tune Mixture-of-Experts training on a cluster, and export the winning settings as a policy.
+
+    \b
+    autotune start --model tiny-moe --cluster local     on this machine's CPU, for real
+    autotune start --model dsv3 --cluster gb300         on a GB300 cluster
+    """

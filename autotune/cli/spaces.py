@@ -1,0 +1,57 @@
+"""``autotune spaces``: the models and clusters that are known."""
+
+import json
+from pathlib import Path
+
+import click
+
+from autotune import resources, validation
+from autotune.cluster import load_cluster
+from autotune.errors import RequestError
+from autotune.space.files import ModelFile
+from autotune_policies.documents import read_document
+from autotune_policies.settings import closest
+
+
+@click.group("spaces")
+def command() -> None:
+    """The models and clusters that are known."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(as_json: bool) -> None:
+    """Names that --model and --cluster take."""
+    names = {kind: resources.names(kind) for kind in ("models", "clusters")}
+    if as_json:
+        print(json.dumps(names))
+        return
+    for kind, found in names.items():
+        print(f"{kind}: {', '.join(found)}")
+
+
+@command.command("show")
+@click.argument("name")
+def show(name: str) -> None:
+    """Print the file of a model or a cluster, e.g. to start one's own from it."""
+    for kind in ("models", "clusters"):
+        if name in resources.names(kind):
+            print(resources.locate(kind, name).read_text(encoding="utf-8"), end="")
+            return
+    known = [known for kind in ("models", "clusters") for known in resources.names(kind)]
+    raise RequestError(f"no model or cluster is called {name!r}", hint=closest(name, known))
+
+
+@command.command("validate")
+@click.argument("file", type=click.Path(path_type=Path))
+def validate(file: Path) -> None:
+    """Check a model or cluster file of one's own."""
+    path = resources.locate("models", str(file)) if file.suffix else resources.locate("models", f"./{file}")
+    schema = (read_document(path.read_text(encoding="utf-8"), path.name).value or {}).get("schema")
+    if schema == "autotune.cluster/v1":
+        load_cluster(str(path.absolute()))
+    else:
+        validation.load(path, ModelFile)
+    print(f"{file}: valid {'cluster' if schema == 'autotune.cluster/v1' else 'model'} file")
+
+

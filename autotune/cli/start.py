@@ -1,0 +1,68 @@
+"""``autotune start``."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotune.request import SELECTS, TuneRequest, load_request
+
+
+@click.command("start")
+@click.option("--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file.")
+@click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
+@click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
+@click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
+@click.option("--routing", metavar="SOURCE", help="Routing source: forced_balance or natural. Default: the model file's.")
+@click.option("--memory-limit-gib", type=float, metavar="X", help="Peak memory per GPU above which a trial is infeasible.")
+@click.option(
+    "--select", type=click.Choice(SELECTS), default="throughput", show_default=True,
+    help="Which member of the Pareto front becomes the policy.",
+)  # fmt: skip
+@click.option("--study", metavar="NAME", help="Study name; the same name again resumes. Default: MODEL-CLUSTER.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), metavar="DIR", help="Folder of studies. Default: $AUTOTUNE_HOME or ~/.autotune."
+)
+@click.option("--storage", metavar="URL", help="Optuna storage. Default: sqlite in the study's folder.")
+@click.option("--address", default="auto", show_default=True, metavar="auto|local|HOST:PORT", help="Which Ray cluster.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampler.")
+@click.option("--dry-run", is_flag=True, help="Print the first trial and the shape of its gang; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Last line of stdout: the result as JSON.")
+def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
+    """Tune a model on a cluster: run trials, find the best settings, write a policy.
+
+    The result is written to the study's folder as policy.yaml, with all measurements in measurements.parquet.
+    """
+    request = load_request(**asked)
+    if dry_run:
+        print(json.dumps(_first_trial(request), indent=None if as_json else 1))
+        return 0
+    from autotune.monitor.progress import Progress
+    from autotune.tune import tune
+
+    with Progress(request.trials) as progress:
+        result = tune(request, address=address, progress=progress)
+    print(json.dumps(result.summary) if as_json else result.table(color=sys.stdout.isatty()))
+    if result.policy is None:
+        print(f"error: no trial of study {request.study!r} completed, so there is no policy", file=sys.stderr)
+        print(f"hint: logs are in {request.folder / 'trials'}", file=sys.stderr)
+        return 1
+    if not as_json:
+        print(f"policy: {result.policy}")
+        print(f"train with it: autotune policy exec {result.policy} -- "
+              f"python -m autotune_trials.train --policy {result.policy}")  # fmt: skip
+    return 0
+
+
+def _first_trial(request: TuneRequest) -> dict[str, Any]:
+    """What the first launch would be: the baseline."""
+    spec = request.spec(0, request.space.baseline)
+    gang = {
+        **asdict(spec.gang), "world_size": spec.gang.world_size, "accelerator": request.cluster.accelerator,
+        "nvlink_domain_gpus": request.cluster.nvlink_domain_gpus,
+    }  # fmt: skip
+    return {"gang": gang, "first_trial": asdict(spec)}

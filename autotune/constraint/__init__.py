@@ -1,0 +1,1 @@
+"""Legality: which settings can run at all, and why not."""

@@ -1,0 +1,107 @@
+"""What a study came to: the front, the winner, the files that record them, and how both are shown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from autotune.export.measurements import measurement_row, write_measurements
+from autotune.export.pareto import front as pareto_front
+from autotune.export.pareto import winner as choose
+from autotune.export.policy import StudyFacts, make_policy, write_policy
+from autotune.export.report import summary
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.surroundings import Surroundings
+from autotune.monitor.table import render_result
+from autotune.request import TuneRequest
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a study.
+
+    Attributes:
+        request: What was tuned.
+        outcomes: How every trial ended, in order.
+        front: The Pareto front, fastest first.
+        winner: The chosen trial; None when none completed.
+        baseline: The alltoall baseline; None when it did not complete.
+        policy: The policy file; None when there is no winner.
+        summary: The JSON document that ``autotune start --json`` prints.
+    """
+
+    request: TuneRequest
+    outcomes: Sequence[TrialOutcome]
+    front: Sequence[TrialOutcome]
+    winner: TrialOutcome | None
+    baseline: TrialOutcome | None
+    policy: Path | None
+    summary: dict[str, Any]
+
+    def table(self, *, width: int = 110, color: bool = False) -> str:
+        """The result for a person."""
+        return render_result(
+            study=self.request.study, cluster=self.request.cluster.name, contract=self.request.contract,
+            gang=self.request.gang, outcomes=self.outcomes, front=self.front, winner=self.winner,
+            baseline=self.baseline, width=width, color=color,
+        )  # fmt: skip
+
+
+def conclude(
+    request: TuneRequest,
+    outcomes: Sequence[TrialOutcome],
+    surroundings: Surroundings | None,
+    *,
+    wall_s: float,
+) -> Result:
+    """Choose the winner and write ``measurements.parquet`` and, where a trial completed, ``policy.yaml``.
+
+    Args:
+        request: What was tuned.
+        outcomes: How every trial ended, in order.
+        surroundings: Where they ran; None when nothing ran.
+        wall_s: Wall time of the command.
+    """
+    best = pareto_front(_within_limit(request, outcomes))
+    winner = choose(best, request.select) if best else None
+    baseline = _baseline(request, outcomes)
+    gpu_hours = sum(outcome.gpu_s for outcome in outcomes) / 3600
+    policy = None
+    if surroundings is not None:
+        facts = StudyFacts(
+            study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
+            contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours, env=request.cluster.env,
+            launch=request.cluster.launch,
+        )  # fmt: skip
+        rows = [
+            measurement_row(
+                outcome, study=request.study, model=request.shape, cluster=request.cluster.name,
+                contract=request.contract, gang=request.gang, stack=surroundings.stack,
+            )
+            for outcome in outcomes
+        ]  # fmt: skip
+        write_measurements(request.folder / "measurements.parquet", rows)
+        if winner is not None:
+            policy = request.folder / "policy.yaml"
+            write_policy(
+                policy, make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
+            )
+    document = summary(
+        study=request.study, model=request.model, cluster=request.cluster.name,
+        state="finished" if policy else "failed", outcomes=outcomes, front=best, winner=winner,
+        policy=str(policy) if policy else None, gpu_hours=gpu_hours, wall_s=wall_s,
+    )  # fmt: skip
+    return Result(request, outcomes, best, winner, baseline, policy, document)
+
+
+def _within_limit(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:
+    limit = request.memory_limit_bytes
+    return [outcome for outcome in outcomes if limit is None or (outcome.peak_memory_bytes or 0) <= limit]
+
+
+def _baseline(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> TrialOutcome | None:
+    wanted = request.settings(request.space.baseline)
+    complete = (outcome for outcome in outcomes if outcome.state is TrialState.COMPLETE)
+    return next((outcome for outcome in complete if outcome.settings == wanted), None)

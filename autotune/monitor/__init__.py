@@ -1,0 +1,1 @@
+"""What a person watches: tables for the terminal and metrics for dashboards."""

@@ -1,0 +1,88 @@
+"""What a person sees on stderr while a study runs: a line per trial, and a bar where there is a terminal."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune_policies.settings import Settings
+
+_SHORT = {
+    "expert_parallel": "EP", "pipeline_parallel": "PP", "virtual_pipeline": "VPP", "tensor_parallel": "TP",
+    "micro_batch_size": "MBS", "num_sms": "SMs",
+}  # fmt: skip
+
+
+class Progress:
+    """Tells how a study goes on; a context manager, because the bar must give the terminal back.
+
+    Args:
+        trials: Launched trials at most.
+        console: Where to; stderr by default.
+    """
+
+    def __init__(self, trials: int, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self._bar = Bar(
+            TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+            console=self._console, disable=not self._console.is_terminal, transient=True,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=trials)
+        self._best = 0.0
+
+    def __enter__(self) -> "Progress":
+        """Take the terminal."""
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Give the terminal back."""
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """One line of talk."""
+        self._console.print(text)
+
+    def done(self, launched: int) -> None:
+        """So many launched trials had ended before this run began."""
+        self._bar.update(self._task, completed=launched)
+
+    def launched(self, trial: int, settings: Settings) -> None:
+        """A trial is handed to the cluster."""
+        self._bar.update(self._task, description=f"running {trial:04d} {short(settings)}")
+
+    def ended(self, outcome: TrialOutcome) -> None:
+        """A trial ended, launched or not."""
+        if outcome.state.launched and not outcome.state.runs_again:
+            self._bar.advance(self._task)
+        if outcome.state is TrialState.COMPLETE:
+            assert outcome.tokens_per_s_per_gpu is not None
+            assert outcome.peak_memory_bytes is not None
+            fastest = outcome.tokens_per_s_per_gpu > self._best
+            self._best = max(self._best, outcome.tokens_per_s_per_gpu)
+            detail = (
+                f"{outcome.tokens_per_s_per_gpu:9.1f} tokens/s/GPU {outcome.peak_memory_bytes / 2**20:7.1f} MiB  "
+                f"{short(outcome.settings)}{'  <- fastest so far' if fastest else ''}"
+            )
+        else:
+            detail = f"{outcome.reason}  ({short(outcome.settings)})"
+        self._console.print(f"trial {outcome.trial:04d} {outcome.state:<11} {detail}")
+
+
+def short(settings: Settings) -> str:
+    """Settings in a few words: the dispatcher, then what is not at one."""
+    words = [str(settings["dispatcher"])]
+    words += [f"{label}{settings[name]}" for name, label in _SHORT.items() if settings[name] not in (1, None)]
+    if settings["pipeline_layout"]:
+        words.append(str(settings["pipeline_layout"]))
+    if settings["recompute_granularity"]:
+        modules = settings["recompute_modules"]
+        assert isinstance(modules, list)
+        words.append("recompute " + ("+".join(modules) or str(settings["recompute_granularity"])))
+    words += [name for name in ("ep_overlap", "permute_fusion") if settings[name]]
+    if settings["cuda_graph_impl"] != "none":
+        words.append(f"graphs {settings['cuda_graph_impl']}")
+    return " ".join(words)
+

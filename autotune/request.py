@@ -1,0 +1,223 @@
+"""What the user asked for, checked and complete, before anything is started."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from autotune.cluster import Cluster, load_cluster
+from autotune.errors import RequestError
+from autotune.space.files import ModelFile, load_model
+from autotune.space.parameters import Point, SearchSpace
+from autotune.space.resolve import settings_of
+from autotune_policies.settings import Settings, closest
+from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
+
+Select = Literal["throughput", "memory", "balanced"]
+SELECTS: tuple[Select, ...] = ("throughput", "memory", "balanced")
+ROUTING_SOURCES = ("forced_balance", "natural")
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """One study, completely described; the same request always opens the same study.
+
+    Attributes:
+        study: Study name, also the name of its folder.
+        home: Folder of all studies.
+        model: Model name.
+        shape: Architecture.
+        cluster: The cluster file.
+        gang: Processes of every trial.
+        contract: What all trials hold fixed.
+        space: What may vary.
+        trials: Launched trials at most.
+        select: Which member of the Pareto front becomes the policy.
+        memory_limit_bytes: Trials above it are infeasible; None = no limit beside the hardware's.
+        seed: Seed of the sampler.
+        storage: Optuna storage URL; None = sqlite in the study folder.
+        deadline_s: Seconds after which no further trial is launched; None = no limit.
+        trial_deadline_s: A trial is killed after so long.
+        trial_stall_s: A rank that reports nothing for so long hangs.
+        program: Kind of trial program.
+    """
+
+    study: str
+    home: Path
+    model: str
+    shape: ModelShape
+    cluster: Cluster
+    gang: GangShape
+    contract: Contract
+    space: SearchSpace
+    trials: int
+    select: Select = "throughput"
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+    storage: str | None = None
+    deadline_s: float | None = None
+    trial_deadline_s: float = 1800.0
+    trial_stall_s: float = 600.0
+    program: str = "native"
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder."""
+        return self.home / self.study
+
+    @property
+    def storage_url(self) -> str:
+        """Where Optuna keeps the study."""
+        return self.storage or f"sqlite:///{self.folder / 'study.db'}"
+
+    def trial_folder(self, trial: int) -> Path:
+        """Folder of one trial."""
+        return self.folder / "trials" / f"{trial:04d}"
+
+    def settings(self, point: Mapping[str, Any]) -> Settings:
+        """All canonical settings of a point of the space."""
+        return settings_of(point, {**self.space.fixed, **self.cluster.fixed}, self.shape)
+
+    def spec(self, trial: int, point: Point) -> TrialSpec:
+        """The trial specification of a point."""
+        return TrialSpec(
+            study=self.study,
+            trial=trial,
+            model=self.shape,
+            contract=self.contract,
+            settings=self.settings(point),
+            gang=self.gang,
+            env=dict(self.cluster.env),
+            deadline_s=self.trial_deadline_s,
+            stall_s=self.trial_stall_s,
+            program=self.program,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What may not change within a study, as plain data; a stored study that differs is refused by field."""
+        return {
+            "model": asdict(self.shape),
+            "cluster": self.cluster.name,
+            "gang": asdict(self.gang),
+            "contract": asdict(self.contract),
+            "program": self.program,
+            "parameters": {
+                parameter.name: {
+                    "choices": list(parameter.choices),
+                    "when": {name: list(values) for name, values in parameter.when.items()},
+                }
+                for parameter in self.space.parameters
+            },
+            "fixed": {**self.space.fixed, **self.cluster.fixed},
+        }
+
+    def to_yaml(self) -> str:
+        """The request for people, ``request.yaml`` of the study folder."""
+        head = {
+            "study": self.study, "trials": self.trials, "select": self.select, "seed": self.seed,
+            "memory_limit_bytes": self.memory_limit_bytes,
+        }  # fmt: skip
+        return yaml.safe_dump({**head, **self.identity()}, sort_keys=False)
+
+
+def load_request(
+    model: str,
+    cluster: str,
+    *,
+    gpus: int | None = None,
+    trials: int = 12,
+    study: str | None = None,
+    home: Path | None = None,
+    storage: str | None = None,
+    routing: str | None = None,
+    select: str = "throughput",
+    memory_limit_gib: float | None = None,
+    deadline: str | None = None,
+    seed: int = 0,
+) -> TuneRequest:
+    """A complete request from what was typed.
+
+    Args:
+        model: Shipped model name, or the path of a model file.
+        cluster: Shipped cluster name, or the path of a cluster file.
+        gpus: GPUs per trial (ranks on a CPU); None = the model's default on this cluster.
+        trials: Launched trials at most.
+        study: Study name; None = ``<model>-<cluster>``.
+        home: Folder of all studies; None = ``$AUTOTUNE_HOME`` or ``~/.autotune``.
+        storage: Optuna storage URL; None = sqlite in the study folder.
+        routing: Routing source; None = the model file's.
+        select: Which member of the front is exported.
+        memory_limit_gib: Peak memory above which a trial is infeasible, GiB per GPU.
+        deadline: E.g. ``2h``, ``90m``, ``45s``.
+        seed: Seed of the sampler.
+
+    Raises:
+        RequestError: an unknown name, a wrong file or an impossible value.
+    """
+    file, machines = load_model(model), load_cluster(cluster)
+    contract = file.default_contract()
+    if routing is not None:
+        if routing not in ROUTING_SOURCES:
+            raise RequestError(f"routing={routing!r} is not known", hint=closest(routing, ROUTING_SOURCES))
+        contract = replace(contract, routing=replace(contract.routing, source=routing))
+    if select not in SELECTS:
+        raise RequestError(f"select={select!r} is not known", hint=closest(select, SELECTS))
+    if trials < 1:
+        raise RequestError(f"trials must be at least 1, but got {trials}")
+    if memory_limit_gib is not None and memory_limit_gib <= 0:
+        raise RequestError(f"memory-limit-gib must be above 0, but got {memory_limit_gib}")
+    num_nodes, ranks_per_node = machines.nodes(_gpus(file, machines, gpus))
+    name = study or f"{file.name}-{machines.name}"
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
+        raise RequestError(f"study name {name!r} may hold letters, digits, '-', '_' and '.' only")
+    return TuneRequest(
+        study=name,
+        home=(home or Path(os.environ.get("AUTOTUNE_HOME", "~/.autotune"))).expanduser().absolute(),
+        model=file.name,
+        shape=file.model_shape(),
+        cluster=machines,
+        gang=GangShape(num_nodes, ranks_per_node, machines.device),
+        contract=contract,
+        space=file.search_space(),
+        trials=trials,
+        select=select,
+        memory_limit_bytes=None if memory_limit_gib is None else int(memory_limit_gib * 2**30),
+        seed=seed,
+        storage=storage,
+        deadline_s=None if deadline is None else parse_duration(deadline),
+        trial_deadline_s=file.deadline_s,
+        trial_stall_s=file.stall_s,
+        program=file.trial,
+    )
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as ``2h``, ``90m``, ``45s`` or ``1.5h``.
+
+    Raises:
+        RequestError: anything else, or not above zero.
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        seconds = float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = float("nan")
+    if not 0 < seconds < float("inf"):
+        raise RequestError(f"duration {text!r} is not understood", hint="write a number and a unit: 45s, 90m, 2h, 1d")
+    return seconds
+
+
+def _gpus(file: ModelFile, cluster: Cluster, asked: int | None) -> int:
+    if asked is not None:
+        if asked < 1:
+            raise RequestError(f"gpus must be at least 1, but got {asked}")
+        return asked
+    if cluster.name not in file.gpus:
+        raise RequestError(
+            f"model {file.name!r} has no default number of GPUs on cluster {cluster.name!r}",
+            hint=f"say how many with --gpus (defaults exist for {', '.join(file.gpus) or 'no cluster'})",
+        )
+    return file.gpus[cluster.name]

@@ -1,0 +1,161 @@
+"""What each node is and which dispatchers it can run, found out before any trial."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import ClusterError
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune_trials.facts import Facts, fingerprint, node_facts
+from autotune_trials.probe import Verdict, probe_all
+
+PROBE_TIMEOUT_S = 120.0
+"""Importing a backend takes seconds; on a cold file system a minute. Longer is a hang."""
+
+_ANSWER_MARGIN_S = 60.0
+_MUST_AGREE = ("versions", "gpus")
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node.
+
+    Attributes:
+        facts: What it is.
+        verdicts: What the probe of each backend found there.
+    """
+
+    facts: Facts
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def host(self) -> str:
+        """Its host name."""
+        return str(self.facts["host"])
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """All nodes of a run.
+
+    Attributes:
+        nodes: In the order in which they were asked.
+    """
+
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Reason by backend that at least one node cannot run: a gang may land on any of them."""
+        reasons: dict[str, dict[str, list[str]]] = {}
+        for node in self.nodes:
+            for backend, verdict in node.verdicts.items():
+                if not verdict["available"]:
+                    reason = f"{verdict['error']}: {verdict['reason']}"
+                    reasons.setdefault(backend, {}).setdefault(reason, []).append(node.host)
+        return {backend: "; ".join(self._said(*item) for item in found.items()) for backend, found in reasons.items()}
+
+    def surroundings(self) -> Surroundings:
+        """What the study needs to know of it.
+
+        Raises:
+            ClusterError: the nodes differ in software or GPUs, so that trials on them could not be compared.
+        """
+        first = self.nodes[0]
+        for node in self.nodes[1:]:
+            for name in _MUST_AGREE:
+                if node.facts[name] != first.facts[name]:
+                    ours, theirs = first.facts[name], node.facts[name]
+                    raise ClusterError(
+                        f"nodes differ in {name}: {ours} on {first.host}, but {theirs} on {node.host}",
+                        hint="tune on equal nodes, or leave these out",
+                    )
+        digests = sorted({fingerprint(node.facts) for node in self.nodes})
+        digest = digests[0] if len(digests) == 1 else fingerprint({"nodes": digests})
+        return Surroundings(digest, dict(first.facts["versions"]), self.unavailable)
+
+    def _said(self, reason: str, hosts: Sequence[str]) -> str:
+        if len(hosts) == len(self.nodes):
+            return reason
+        named = ", ".join(hosts[:3]) + (", ..." if len(hosts) > 3 else "")
+        return f"{reason} (on {len(hosts)} of {len(self.nodes)} nodes: {named})"
+
+
+def preflight_local(
+    backends: Iterable[str], env: Mapping[str, str] | None = None, timeout_s: float = PROBE_TIMEOUT_S
+) -> Preflight:
+    """Look at this machine.
+
+    Args:
+        backends: Dispatchers to probe.
+        env: Variables that trials get.
+        timeout_s: A probe that takes longer is a hang.
+    """
+    return Preflight((_look(list(backends), dict(env or {}), timeout_s),))
+
+
+def preflight_nodes(
+    node_ids: Sequence[str],
+    backends: Iterable[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+) -> Preflight:
+    """Look at nodes of the connected Ray cluster, all at the same time.
+
+    Args:
+        node_ids: Ray node ids.
+        backends: Dispatchers to probe.
+        env: Variables that trials get.
+        timeout_s: A probe that takes longer is a hang.
+
+    Raises:
+        ClusterError: a node does not answer.
+    """
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(num_cpus=0, max_retries=0)(_look)
+    arguments = (list(backends), dict(env or {}), timeout_s)
+    answers = [
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(*arguments)
+        for node_id in node_ids
+    ]
+    reports = []
+    for node_id, answer in zip(node_ids, answers, strict=True):
+        try:
+            reports.append(ray.get(answer, timeout=timeout_s + _ANSWER_MARGIN_S))
+        except RayError as error:
+            lines = str(error).strip().splitlines() or [""]
+            raise ClusterError(
+                f"node {node_id} did not answer the preflight: {type(error).__name__}: {lines[-1]}",
+                hint="leave it out with --exclude-nodes, or see its log in the Ray dashboard",
+            ) from error
+    return Preflight(tuple(reports))
+
+
+def preflight_ray(request: TuneRequest, node_ids: Sequence[str]) -> Surroundings:
+    """Look at the nodes for one study: every dispatcher that its space can ask for.
+
+    Raises:
+        ClusterError: a node does not answer, or the nodes differ.
+    """
+    return preflight_nodes(node_ids, backends_of(request), request.cluster.env).surroundings()
+
+
+def backends_of(request: TuneRequest) -> list[str]:
+    """The dispatchers that the space can ask for, the baseline's among them."""
+    values: list[Any] = [request.space.fixed.get("dispatcher"), request.space.baseline.get("dispatcher")]
+    for parameter in request.space.parameters:
+        if parameter.name == "dispatcher":
+            values += parameter.choices
+    return list(dict.fromkeys(value for value in values if isinstance(value, str)))
+
+
+def _look(backends: list[str], env: dict[str, str], timeout_s: float) -> NodeReport:
+    """One node, seen from itself."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray hides GPUs from a task that holds none; trials will have them
+    return NodeReport(node_facts(), probe_all(backends, env, timeout_s))

@@ -1,0 +1,133 @@
+"""A Ray cluster for the time of one run: a running one that is joined, or one of our own on this machine."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+from autotune_trials.facts import gpu_names
+from ray.job_config import JobConfig
+
+from autotune.errors import ClusterError
+from autotune.request import TuneRequest
+from autotune.scheduling.ray_gang import RANK_RESOURCE
+
+_OBJECT_STORE_BYTES = 128 << 20  # nothing large travels through Ray here
+
+
+@dataclass(frozen=True)
+class Session:
+    """A Ray cluster that can run the gangs of one request.
+
+    Attributes:
+        dashboard_url: Address of the Ray dashboard; None when it does not run.
+        node_ids: Ray nodes that can each hold one node's share of a gang.
+        concurrency: Gangs that fit at the same time.
+    """
+
+    dashboard_url: str | None
+    node_ids: tuple[str, ...]
+    concurrency: int
+
+
+@contextmanager
+def ray_session(request: TuneRequest, address: str) -> Iterator[Session]:
+    """Join or start a Ray cluster, check that the gang fits, and leave it at the end.
+
+    Leaving ends every actor of the run, and with it the ranks, however the run ended.
+
+    Args:
+        request: What is to run.
+        address: ``local`` starts a cluster on this machine; ``auto`` joins a running one (``RAY_ADDRESS``, or one
+            that was started here) and starts one otherwise; anything else is joined.
+
+    Raises:
+        ClusterError: no cluster at that address, or too few nodes or GPUs of the right kind.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray announces its own future changes; nothing a user of ours can act on
+        context = _connect(request, address)
+    try:
+        nodes = _fitting_nodes(request)
+        need = request.gang.num_nodes
+        if len(nodes) < need:
+            raise ClusterError(
+                f"{needs(request)}, but the Ray cluster has {len(nodes)} such nodes",
+                hint="see what would run with --dry-run",
+            )
+        url = context.dashboard_url
+        yield Session(f"http://{url}" if url else None, nodes, max(1, len(nodes) // need))
+    finally:
+        ray.shutdown()
+
+
+def needs(request: TuneRequest) -> str:
+    """What a gang of this request needs, in words."""
+    gang, cluster = request.gang, request.cluster
+    if gang.device == "cpu":
+        return f"cluster {cluster.name!r} needs {gang.num_nodes} x {gang.ranks_per_node} ranks"
+    domain = f", NVLink domains of {cluster.nvlink_domain_gpus}" if cluster.nvlink_domain_gpus > 1 else ""
+    return (
+        f"cluster {cluster.name!r} needs {gang.num_nodes} nodes x {gang.ranks_per_node} {cluster.accelerator} GPUs "
+        f"({gang.world_size} in all{domain})"
+    )
+
+
+def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientContext":
+    job = JobConfig(metadata={"autotune_study": request.study, "autotune_model": request.model})
+    options = {
+        "namespace": f"autotune/{request.study}", "job_config": job, "log_to_driver": False, "logging_level": "ERROR",
+    }  # fmt: skip
+    if address != "local" and request.gang.device == "cuda":
+        try:
+            return ray.init(address=address, **options)
+        except ConnectionError as error:
+            if address != "auto":
+                raise ClusterError(f"no Ray cluster answers at {address}", hint="see `ray status`") from error
+    _check_this_machine(request)
+    return ray.init(
+        address="local",
+        resources={RANK_RESOURCE: request.gang.ranks_per_node} if request.gang.device == "cpu" else None,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        **options,
+    )
+
+
+def _check_this_machine(request: TuneRequest) -> None:
+    gang = request.gang
+    if gang.device == "cpu":
+        if gang.num_nodes > 1:
+            raise ClusterError(
+                f"{needs(request)}, but this machine is one node",
+                hint=f"ask for at most --gpus {request.cluster.gpus_per_node}",
+            )
+        return
+    found = gpu_names()
+    fitting = [name for name in found if (request.cluster.accelerator or "") in name]
+    if gang.num_nodes > 1 or len(fitting) < gang.ranks_per_node:
+        has = f"1 node with {len(found)} GPUs ({', '.join(sorted(set(found)))})" if found else "no GPU"
+        raise ClusterError(
+            f"{needs(request)}, but no Ray cluster runs here and this machine has {has}",
+            hint="see what would run with --dry-run, or join a cluster with --address",
+        )
+
+
+def _fitting_nodes(request: TuneRequest) -> tuple[str, ...]:
+    gang, wanted = request.gang, request.cluster.accelerator
+    nodes = []
+    for node in ray.nodes():
+        resources, labels = node["Resources"], node.get("Labels") or {}
+        if gang.device == "cpu":
+            fits = resources.get(RANK_RESOURCE, 0) >= gang.ranks_per_node
+        else:
+            kinds = {labels.get("ray.io/accelerator-type", "")}
+            kinds |= {name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")}
+            fits = resources.get("GPU", 0) >= gang.ranks_per_node and (wanted is None or any(wanted in kind for kind in kinds))
+        if node["Alive"] and fits:
+            nodes.append(str(node["NodeID"]))
+    return tuple(sorted(nodes))

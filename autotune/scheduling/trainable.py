@@ -1,0 +1,109 @@
+"""The program of one trial as Ray Tune sees it."""
+
+import json
+import math
+import os
+import socket
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ray import tune
+
+from autotune.errors import ClusterError
+from autotune.measure.outcome import TrialOutcome, judge
+from autotune.measure.run import GangRun
+from autotune.scheduling.gang import Gang, run_gang
+from autotune.scheduling.ray_gang import RayGang, node_bundle
+from autotune_trials.events import StepRecord
+from autotune_trials.spec import TrialSpec, spec_from
+
+_LOG_BYTES = 1 << 20
+_MOST_LOGS = 8
+
+
+def placement(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """Where a trial runs: an empty head bundle for the trainable and one bundle per node of its gang.
+
+    All gangs of one shape get equal requests, so that Tune hands the placement group and the trainable on.
+    """
+    spec = spec_from(config["spec"])
+    # Named after the study, not the trial: a name of its own would cost each trial a new group and a new worker.
+    strategy = "STRICT_SPREAD" if spec.gang.num_nodes > 1 else "PACK"
+    bundles = [{}, *[node_bundle(spec)] * spec.gang.num_nodes]
+    return tune.PlacementGroupFactory(bundles, strategy=strategy, name=spec.study)
+
+
+def run_trial(config: Mapping[str, Any]) -> None:
+    """Run one trial, write its record into its folder and report its outcome to Tune as JSON text.
+
+    Text, because Tune flattens nested mappings on the way to the searcher.
+
+    Args:
+        config: ``spec`` (a TrialSpec as a mapping), ``trial_dir`` (its folder, visible from here) and optionally
+            ``fingerprint`` (key of the compile caches) and ``argv`` (program of a rank).
+
+    What goes wrong outside the gang (the folder cannot be seen, a bug) is reported as ``failure``, a traceback.
+    """
+    try:
+        spec = spec_from(config["spec"])
+        gang = RayGang(argv=config.get("argv"), fingerprint=config.get("fingerprint"))
+        outcome = execute(gang, spec, Path(config["trial_dir"]))
+    except Exception:
+        # Tune would keep it to itself: the driver would learn only that the trial failed.
+        tune.report({"failure": traceback.format_exc()})
+    else:
+        # As text: Tune flattens mappings on their way to the searcher.
+        tune.report({"outcome": json.dumps(outcome.to_dict())})
+
+
+def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
+    """Run one trial on a gang and leave its record in the folder.
+
+    ``spec.json`` is there before the launch, ``steps.jsonl`` grows with the steps, ``outcome.json`` comes last: a
+    folder that has it is complete.
+
+    Raises:
+        ClusterError: the folder cannot be seen from this node.
+    """
+    if not folder.is_dir():
+        raise ClusterError(
+            f"the trial folder {folder} cannot be seen from node {socket.gethostname()}",
+            hint="put --home on a file system that all nodes share",
+        )
+    _write(folder / "spec.json", spec.to_json())
+    try:
+        with (folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1) as steps:
+            run = run_gang(gang, spec, on_step=lambda record: _append(steps, record))
+        _write(folder / "node-0.log", _logs(gang, run))
+    finally:
+        gang.close()
+    if run.resolved is not None:
+        _write(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False))
+    outcome = judge(spec, run)
+    _write(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1))
+    return outcome
+
+
+def _append(file: Any, record: StepRecord) -> None:
+    """One line of steps.jsonl; what JSON cannot say is written as ``"nan"`` and ``"inf"``."""
+    values = asdict(record).items()
+    plain = {name: value if math.isfinite(value) else str(value) for name, value in values}
+    file.write(json.dumps(plain) + "\n")
+
+
+def _logs(gang: Gang, run: GangRun) -> str:
+    """What rank 0 and the ranks that failed by themselves printed, each under a heading and cut at the front."""
+    wanted = [rank for rank in run.ranks if rank.rank == 0 or (rank.exit_code and not rank.killed)]
+    parts = [f"==> rank {rank.rank} <==\n{gang.logs(rank.rank, _LOG_BYTES)}\n" for rank in wanted[:_MOST_LOGS]]
+    return "".join(parts)
+
+
+def _write(path: Path, text: str) -> None:
+    """Put the whole file in place at once: a reader sees the old one or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,1 @@
+"""Which point to try next; the only folder that imports optuna."""

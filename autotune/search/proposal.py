@@ -1,0 +1,113 @@
+"""A point that the study proposes, and the verdict on it before anything is launched: pure functions."""
+
+import hashlib
+import json
+import random
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from autotune.constraint.check import check
+from autotune.constraint.rule import Candidate, Violation
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune.space.parameters import Point, SearchSpace
+from autotune_policies.settings import Settings
+
+_ENUMERABLE = 200_000
+_DRAWS = 5_000
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One point to try.
+
+    Attributes:
+        trial: Trial number within the study.
+        point: Values of the active parameters.
+        settings: All canonical settings of it.
+    """
+
+    trial: int
+    point: Point
+    settings: Settings
+
+    @property
+    def digest(self) -> str:
+        """Equal for points that mean the same settings."""
+        return digest(self.settings)
+
+
+def digest(settings: Settings) -> str:
+    """A short digest of settings, equal for equal settings."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def violations(request: TuneRequest, settings: Settings, stack: Mapping[str, str] | None) -> list[Violation]:
+    """The legality rules that settings of this request break."""
+    return check(
+        Candidate(
+            settings=settings,
+            shape=request.shape,
+            contract=request.contract,
+            gang=request.gang,
+            nvlink_domain_gpus=request.cluster.nvlink_domain_gpus,
+            stack=stack,
+        )
+    )
+
+
+def screen(request: TuneRequest, proposal: Proposal, surroundings: Surroundings) -> TrialOutcome | None:
+    """The outcome of a proposal that need not be launched, None when it is to be launched.
+
+    An unavailable backend comes first: it is a fact about the machines, not about the settings.
+    """
+    backend = proposal.settings["dispatcher"]
+    if backend in surroundings.unavailable:
+        reason = f"{backend}: {surroundings.unavailable[str(backend)]}"
+        return TrialOutcome(proposal.trial, TrialState.UNAVAILABLE, proposal.settings, reason=reason, violation=1.0)
+    broken = violations(request, proposal.settings, surroundings.stack)
+    if not broken:
+        return None
+    return TrialOutcome(
+        proposal.trial,
+        TrialState.REFUSED,
+        proposal.settings,
+        reason="; ".join(f"{violation.rule}: {violation.message}" for violation in broken),
+        violation=sum(violation.amount for violation in broken),
+    )
+
+
+def untried(
+    request: TuneRequest, surroundings: Surroundings, tried: Collection[str], generator: random.Random
+) -> Point | None:
+    """A random legal point whose settings were not tried yet; None when none was found.
+
+    A small space is searched completely, so None then means that it is exhausted.
+    """
+    space = request.space
+    candidates = _shuffled(space, generator) if space.size() <= _ENUMERABLE else _draws(space, generator)
+    for point in candidates:
+        settings = request.settings(point)
+        if (
+            settings["dispatcher"] not in surroundings.unavailable
+            and digest(settings) not in tried
+            and not violations(request, settings, surroundings.stack)
+        ):
+            return point
+    return None
+
+
+def _shuffled(space: SearchSpace, generator: random.Random) -> Iterator[Point]:
+    points = list(space.points())
+    generator.shuffle(points)
+    yield from points
+
+
+def _draws(space: SearchSpace, generator: random.Random) -> Iterator[Point]:
+    for _ in range(_DRAWS):
+        point: Point = {}
+        for parameter in space.parameters:
+            if parameter.active(point):
+                point[parameter.name] = generator.choice(parameter.choices)
+        yield point

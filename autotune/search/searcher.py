@@ -1,0 +1,119 @@
+"""The study as Ray Tune wants it: suggest a configuration, take its result."""
+
+import json
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune.search.proposal import Proposal
+from autotune.search.study import Study
+
+
+_MOST_LOST = 3  # as often as one point is tried; more is the cluster's fault, and would burn its hours
+
+
+class StudySearcher(Searcher):
+    """Hands the study's proposals to Tune as trial specifications, and Tune's results back to the study.
+
+    Tune's own snapshots of it are empty on purpose: a restart builds a new one on the same study.
+
+    Attributes:
+        exhausted: Whether the space had no further point.
+        problem: Why the run cannot go on: a failure outside the gang, or too many lost trials in a row.
+
+    Args:
+        study: The study, entered.
+        request: What is tuned.
+        surroundings: Where it runs.
+        on_launch: Called with every proposal that is handed to Tune.
+        on_end: Called with every outcome, launched or not.
+        clock: Unix time, for the deadline of the run.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        request: TuneRequest,
+        surroundings: Surroundings,
+        *,
+        on_launch: Callable[[Proposal], None] = lambda _: None,
+        on_end: Callable[[TrialOutcome], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(metric=None, mode=None)
+        self._study = study
+        self._request = request
+        self._surroundings = surroundings
+        self._on_launch = on_launch
+        self._on_end = on_end
+        self._clock = clock
+        self._stop_at = None if request.deadline_s is None else clock() + request.deadline_s
+        self._running: dict[str, Proposal] = {}
+        self._reported = {outcome.trial for outcome in study.outcomes()}
+        self._lost_in_a_row = 0
+        self.exhausted = False
+        self.problem: str | None = None
+
+    def suggest(self, trial_id: str) -> Any:
+        """The configuration of the next Tune trial, or FINISHED when the budget or the space is used up."""
+        enough = self._study.launched() + len(self._running) >= self._request.trials
+        if enough or self._too_late() or self.problem:
+            # While trials run, one of them may be lost and have to be launched again.
+            return None if self._running else Searcher.FINISHED
+        proposal = self._study.next()
+        self._report_new()
+        if proposal is None:
+            self.exhausted = not self._running
+            return None if self._running else Searcher.FINISHED
+        self._running[trial_id] = proposal
+        folder = self._request.trial_folder(proposal.trial)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._on_launch(proposal)
+        return {
+            "spec": asdict(self._request.spec(proposal.trial, proposal.point)),
+            "trial_dir": str(folder),
+            "fingerprint": self._surroundings.fingerprint,
+        }
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tell the study how a Tune trial ended; one without an outcome was lost with its node or its worker."""
+        proposal = self._running.pop(trial_id, None)
+        if proposal is None:
+            return
+        if result and "outcome" in result and not error:
+            outcome = TrialOutcome.from_dict(json.loads(result["outcome"]))
+        else:
+            self.problem = (result or {}).get("failure")
+            reason = self.problem.strip().splitlines()[-1] if self.problem else "the trial's worker died with its outcome"
+            outcome = TrialOutcome(proposal.trial, TrialState.LOST, proposal.settings, reason=reason)
+        self._lost_in_a_row = self._lost_in_a_row + 1 if outcome.state is TrialState.LOST else 0
+        if self._lost_in_a_row >= _MOST_LOST and self.problem is None:
+            self.problem = f"{_MOST_LOST} trials in a row were lost, the last one because {outcome.reason}"
+        self._study.tell(outcome)
+        self._report_new()
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study's storage has everything."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: see :meth:`save`."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tune pickles its configuration for its own restore, which is not used here.
+        return {}
+
+    def _too_late(self) -> bool:
+        return self._stop_at is not None and self._clock() >= self._stop_at
+
+    def _report_new(self) -> None:
+        for outcome in self._study.outcomes():
+            if outcome.trial not in self._reported:
+                self._reported.add(outcome.trial)
+                self._on_end(outcome)

@@ -1,0 +1,274 @@
+"""The study: what was tried, how it ended, and what to try next. Its storage is the source of truth of a run.
+
+Every trial is told, whatever its end. Only COMPLETE ones carry values; what cannot run is told as Optuna's PRUNED with
+a constraint above zero, from which the sampler learns to stay away. Optuna's FAIL, which samplers ignore, is kept for
+ends that say nothing about the settings (LOST, CONTAMINATED); the same point is then queued again.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+
+from autotune.errors import StudyError
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune.search.proposal import Proposal, digest, screen, untried, violations
+from autotune.search.sampler import PointSampler, decode, distribution, encode
+from autotune.search.storage import open_storage
+from autotune.space.parameters import Point
+
+DIRECTIONS = (optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE)
+"""Tokens per second per GPU up, peak memory down."""
+
+_VIOLATION = "violation"  # the one constraint key: Optuna wants the same keys in every trial
+_SURROUNDINGS = "surroundings:"
+_REFUSED_PER_LAUNCH = 3  # so many refusals teach the sampler; after them it draws again until a point is legal
+_RETRIES = 2
+_LEAST_VIOLATION = 1e-9
+
+
+class Study:
+    """One study, open. Only :meth:`tell` changes what is known; a second driver is kept out by a lock.
+
+    Args:
+        request: What to tune; the stored study must have been opened for the same thing.
+
+    Raises:
+        StudyError: the storage cannot be used, or holds a study of another request (the field is named).
+    """
+
+    def __init__(self, request: TuneRequest) -> None:
+        self._request = request
+        self._surroundings: Surroundings | None = None
+        self._masked: set[str] = set()
+        self._random = random.Random(request.seed)  # noqa: S311 - no secret
+        # What this epoch knows, kept in memory because the lock makes us the only writer.
+        self._outcomes: dict[int, TrialOutcome] = {}
+        self._tried: dict[str, int] = {}
+        self._open: dict[int, optuna.trial.Trial] = {}
+        self._only_legal = False
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(
+            storage=open_storage(request.storage_url),
+            study_name=request.study,
+            load_if_exists=True,
+            directions=DIRECTIONS,
+            sampler=PointSampler(request.space.parameters, request.seed, self._worth_a_trial, self._untried),
+        )
+        self._check_identity()
+        self._read(self._last_fingerprint())
+
+    def enter(self, surroundings: Surroundings) -> None:
+        """Continue on these machines with this software.
+
+        Trials that were running when the last driver died are settled: from their recorded outcome if they got that
+        far, else they are queued again. A fingerprint that the study has not seen opens a new epoch, which begins
+        with the baseline and one start for each further dispatcher.
+        """
+        self._surroundings = surroundings
+        self._study.set_user_attr(_SURROUNDINGS + surroundings.fingerprint, asdict(surroundings))
+        self._settle()
+        self._read(surroundings.fingerprint)
+        recorded = {
+            str(outcome.settings["dispatcher"]) for outcome in self.outcomes() if outcome.state is TrialState.UNAVAILABLE
+        }
+        self._masked = recorded & set(surroundings.unavailable)
+        if not any(trial.user_attrs.get("fingerprint") == surroundings.fingerprint for trial in self._trials()):
+            for point in self._first_points(surroundings):
+                self._enqueue(point, {"fingerprint": surroundings.fingerprint})
+
+    def next(self) -> Proposal | None:
+        """The next point to launch; None when the space has nothing more that can run and was not tried.
+
+        Points that need no launch are answered on the way: refused by a rule, unavailable here, or known already.
+        """
+        refused = 0
+        while True:
+            self._only_legal = refused >= _REFUSED_PER_LAUNCH
+            proposal = self._ask()
+            original = self._tried.setdefault(proposal.digest, proposal.trial)
+            if original != proposal.trial:
+                self._answer(proposal.trial, original)
+                if not self._queued() and self._untried() is None:
+                    return None
+            elif (outcome := screen(self._request, proposal, self._here)) is not None:
+                self.tell(outcome)
+                refused += outcome.state is TrialState.REFUSED
+            else:
+                return proposal
+
+    def tell(self, outcome: TrialOutcome) -> None:
+        """Record how a trial ended; telling it again changes nothing."""
+        trial = self._open.pop(outcome.trial, None)
+        if trial is None:
+            return
+        trial.set_user_attr("outcome", outcome.to_dict())
+        self._outcomes[outcome.trial] = outcome
+        if outcome.state is TrialState.UNAVAILABLE:
+            self._masked.add(str(outcome.settings["dispatcher"]))
+        self._close(trial, outcome)
+        if outcome.state.runs_again:
+            self._tried = {found: number for found, number in self._tried.items() if number != outcome.trial}
+            retries = int(trial.user_attrs.get("retries", 0))
+            if retries < _RETRIES:
+                self._enqueue(decode(self._request.space.parameters, trial.params), {"retry_of": outcome.trial, "retries": retries + 1})
+
+    def outcomes(self) -> list[TrialOutcome]:
+        """How the trials of the present epoch ended, in order; answered duplicates are not among them."""
+        return [self._outcomes[number] for number in sorted(self._outcomes)]
+
+    def launched(self) -> int:
+        """Launched trials of the present epoch that count: ended, and not to be run again."""
+        return sum(outcome.state.launched and not outcome.state.runs_again for outcome in self._outcomes.values())
+
+    @property
+    def surroundings(self) -> Surroundings | None:
+        """Where the trials of :meth:`outcomes` ran; None before the first one."""
+        if self._surroundings is not None:
+            return self._surroundings
+        raw = self._study.user_attrs.get(_SURROUNDINGS + self._last_fingerprint())
+        return Surroundings(**raw) if raw else None
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Proposal:
+        trial = self._study.ask()
+        self._open[trial.number] = trial
+        trial.set_user_attr("fingerprint", self._here.fingerprint)
+        codes: dict[str, Any] = {}
+        for parameter in self._request.space.parameters:
+            if parameter.active(decode(self._request.space.parameters, codes)):
+                choices = distribution(parameter).choices
+                codes[parameter.name] = trial.suggest_categorical(parameter.name, choices)
+        point = decode(self._request.space.parameters, codes)
+        proposal = Proposal(trial.number, point, self._request.settings(point))
+        trial.set_user_attr("digest", proposal.digest)
+        return proposal
+
+    def _worth_a_trial(self, point: Point) -> bool:
+        settings = self._request.settings(point)
+        if settings["dispatcher"] in self._masked or digest(settings) in self._tried:
+            return False
+        return not self._only_legal or not violations(self._request, settings, self._here.stack)
+
+    def _untried(self) -> Point | None:
+        return untried(self._request, self._here, self._tried, self._random)
+
+    def _queued(self) -> bool:
+        return bool(self._study.get_trials(deepcopy=False, states=(OptunaState.WAITING,)))
+
+    def _answer(self, number: int, original: int) -> None:
+        """Tell a point that was proposed before what is known of it, or nothing while the original still runs."""
+        trial = self._open.pop(number)
+        trial.set_user_attr("duplicate_of", original)
+        outcome = self._outcomes.get(original)
+        if outcome is None:
+            self._study.tell(number, state=OptunaState.FAIL)
+        else:
+            self._close(trial, outcome)
+
+    def _close(self, trial: optuna.trial.Trial, outcome: TrialOutcome) -> None:
+        if outcome.state.runs_again:
+            self._study.tell(trial.number, state=OptunaState.FAIL)
+            return
+        trial.set_constraint(_VIOLATION, self._violation(outcome))
+        if outcome.state is TrialState.COMPLETE:
+            assert outcome.tokens_per_s_per_gpu is not None
+            assert outcome.peak_memory_bytes is not None
+            self._study.tell(trial.number, [outcome.tokens_per_s_per_gpu, float(outcome.peak_memory_bytes)])
+        else:
+            self._study.tell(trial.number, state=OptunaState.PRUNED)
+
+    def _violation(self, outcome: TrialOutcome) -> float:
+        """How far outside the feasible region, <= 0 inside: GiB over the memory limit for a trial that completed."""
+        if outcome.state is not TrialState.COMPLETE:
+            return max(outcome.violation, _LEAST_VIOLATION)
+        limit, peak = self._request.memory_limit_bytes, outcome.peak_memory_bytes
+        return -1.0 if limit is None or peak is None else (peak - limit) / 2**30
+
+    # -- starting points and resuming ------------------------------------------------------------------------------
+
+    def _first_points(self, surroundings: Surroundings) -> Iterator[Point]:
+        """Baseline and seeds; of an unavailable dispatcher only the first seed, which records why."""
+        seen: set[str] = set()
+        for point in (self._request.space.baseline, *self._request.space.seeds):
+            backend = str(self._request.settings(point)["dispatcher"])
+            if backend in surroundings.unavailable and backend in seen:
+                continue
+            seen.add(backend)
+            yield point
+
+    def _settle(self) -> None:
+        for trial in self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
+            recorded = self._request.trial_folder(trial.number) / "outcome.json"
+            try:
+                outcome = TrialOutcome.from_dict(json.loads(recorded.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError, KeyError):
+                self._study.tell(trial.number, state=OptunaState.FAIL)
+                if trial.params:
+                    marks = {name: trial.user_attrs[name] for name in ("fingerprint",) if name in trial.user_attrs}
+                    self._enqueue(decode(self._request.space.parameters, trial.params), {**marks, "retry_of": trial.number})
+            else:
+                self._open[trial.number] = optuna.trial.Trial(self._study, trial._trial_id)
+                self.tell(outcome)
+
+    def _enqueue(self, point: Point, marks: dict[str, Any]) -> None:
+        self._study.enqueue_trial(encode(point), user_attrs=marks)
+
+    def _check_identity(self) -> None:
+        """Refuse a stored study of another request; compared as text, as JSON made it."""
+        mine = json.loads(json.dumps(self._request.identity()))
+        stored = self._study.user_attrs.get("identity")
+        if stored is None:
+            self._study.set_user_attr("identity", mine)
+            return
+        different = list(_differences(stored, mine, ""))
+        if different:
+            name, was, now = different[0]
+            more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+            raise StudyError(
+                f"study {self._request.study!r} holds {name}={was!r}, but this request has {now!r}{more}",
+                hint="choose another name with --study, or ask for what the study holds",
+            )
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _here(self) -> Surroundings:
+        assert self._surroundings is not None, "enter() comes first"
+        return self._surroundings
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def _last_fingerprint(self) -> str:
+        found = [trial.user_attrs["fingerprint"] for trial in self._trials() if "outcome" in trial.user_attrs]
+        return str(found[-1]) if found else ""
+
+    def _read(self, fingerprint: str) -> None:
+        """Take what the storage knows of an epoch into memory."""
+        self._outcomes, self._tried = {}, {}
+        for trial in self._trials():
+            raw = trial.user_attrs.get("outcome")
+            if raw is None or trial.user_attrs["fingerprint"] != fingerprint:
+                continue
+            outcome = TrialOutcome.from_dict(raw)
+            self._outcomes[trial.number] = outcome
+            if not outcome.state.runs_again:
+                self._tried.setdefault(trial.user_attrs["digest"], trial.number)
+
+
+def _differences(stored: Any, mine: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Fields that differ between two JSON values, as (dotted name, stored, mine)."""
+    if isinstance(stored, dict) and isinstance(mine, dict):
+        for name in [*stored, *(name for name in mine if name not in stored)]:
+            yield from _differences(stored.get(name), mine.get(name), f"{path}.{name}" if path else str(name))
+    elif stored != mine:
+        yield path, stored, mine

@@ -1,0 +1,1 @@
+"""What may vary: search-space files read into frozen values."""

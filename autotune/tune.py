@@ -1,0 +1,91 @@
+"""The run, top to bottom.
+
+    request -> preflight -> (ask -> launch -> judge -> tell)* -> front -> winner -> policy
+
+Ray Tune turns the loop in the middle; what it hands on is in ``search/searcher.py`` and ``scheduling/trainable.py``.
+"""
+
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from autotune.errors import RunError
+from autotune.export.result import Result, conclude
+from autotune.monitor.progress import Progress
+from autotune.request import TuneRequest
+from autotune.scheduling.environment import prepare
+from autotune.search.storage import StudyLock
+from autotune.search.study import Study
+
+
+def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
+    """Run a study until its budget is used, and write its result; a finished study only writes it again.
+
+    Raises:
+        StudyError: the stored study is of another request, or another process runs it.
+        ClusterError: the machines cannot run it.
+        RunError: it was interrupted; what had finished is kept.
+    """
+    began_s = time.monotonic()
+    with StudyLock(request.folder):
+        study = Study(request)
+        (request.folder / "request.yaml").write_text(request.to_yaml(), encoding="utf-8")
+        progress.done(study.launched())
+        if study.launched() < request.trials:
+            with _interruptible(request):
+                _run_trials(request, study, address, progress)
+        return conclude(request, study.outcomes(), study.surroundings, wall_s=time.monotonic() - began_s)
+
+
+def _run_trials(request: TuneRequest, study: Study, address: str, progress: Progress) -> None:
+    prepare()
+    from ray import tune as ray_tune
+
+    from autotune.scheduling.preflight import preflight_ray
+    from autotune.scheduling.session import ray_session
+    from autotune.scheduling.trainable import placement, run_trial
+    from autotune.search.searcher import StudySearcher
+
+    with ray_session(request, address) as session, tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
+        progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
+        surroundings = preflight_ray(request, session.node_ids)
+        for backend, reason in surroundings.unavailable.items():
+            progress.say(f"preflight: {backend} is unavailable: {reason}")
+        study.enter(surroundings)
+        searcher = StudySearcher(
+            study, request, surroundings,
+            on_launch=lambda proposal: progress.launched(proposal.trial, proposal.settings), on_end=progress.ended,
+        )  # fmt: skip
+        ray_tune.Tuner(
+            ray_tune.with_resources(run_trial, placement),
+            tune_config=ray_tune.TuneConfig(
+                search_alg=searcher, num_samples=-1, max_concurrent_trials=session.concurrency, reuse_actors=True
+            ),
+            # Tune's own record is disposable: the study and the trial folders have everything.
+            run_config=ray_tune.RunConfig(name=request.study, storage_path=scratch, verbose=0),
+        ).fit()
+        if searcher.problem:
+            raise RunError(searcher.problem, hint=f"study {request.study!r} keeps what had finished")
+        if searcher.exhausted:
+            progress.say("the space has no further point that can run here")
+
+
+@contextmanager
+def _interruptible(request: TuneRequest) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the run in one line; leaving the Ray session has ended the gang by then."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise RunError(
+            f"interrupted; study {request.study!r} keeps what had finished", hint="the same command goes on from there"
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
