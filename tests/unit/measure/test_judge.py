@@ -1,0 +1,366 @@
+import json
+import math
+import signal
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.failure import rank_names, violation_at
+from autotune.measure.outcome import TrialOutcome, TrialState, judge
+from autotune.measure.run import GangRun, RankExit
+from autotune_policies.settings import resolve
+from autotune_trials.events import StepRecord
+from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
+
+TOKENS = 8 * 16
+SPEC = TrialSpec(
+    study="tiny",
+    trial=7,
+    model=ModelShape("tiny", 4, 64, 4, 128, 128, num_experts=4),
+    contract=Contract(seq_length=16, global_batch_size=8, steps=6, warmup_steps=2),
+    settings=resolve(
+        {"expert_parallel": 2, "recompute_granularity": "selective", "recompute_modules": ["moe_act", "mlp"]}
+    ),
+    gang=GangShape(1, 4, "cpu"),
+)
+
+
+def step(number, step_time_s=0.5, loss=4.0, grad_norm=1.0, tokens=TOKENS):
+    return StepRecord(number, step_time_s, loss, grad_norm, tokens)
+
+
+def finished(**changes):
+    run = GangRun(
+        ending="finished",
+        ranks=tuple(RankExit(rank, 0, 0, False, "finished", 6, 1000 + rank) for rank in range(4)),
+        steps=tuple(step(number, 0.1 * number) for number in range(1, 7)),
+        resolved={"settings": dict(SPEC.settings), "world_size": 4},
+        wall_s=9.0,
+        rank_lifetime_s=8.0,
+        hosts=("one",),
+    )
+    return replace(run, **changes)
+
+
+def died(*ranks, ending="rank_died", message=""):
+    """A run in which the given ranks ended in their own way and we killed the others."""
+    by_rank = {rank.rank: rank for rank in ranks}
+    others = {number: RankExit(number, 0, -9, True, "step", 3) for number in range(4)}
+    return GangRun(ending, tuple((others | by_rank).values()), message=message)
+
+
+def test_a_sound_run_is_complete_with_its_numbers():
+    outcome = judge(SPEC, finished())
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.reason == ""
+    assert outcome.violation == 0
+    assert outcome.step_time_s == pytest.approx(0.45)
+    assert outcome.tokens_per_s_per_gpu == pytest.approx(TOKENS / 0.45 / 4)
+    assert outcome.peak_memory_bytes == 1003
+    assert outcome.steps_used == 4
+    assert len(outcome.step_times_s) == len(outcome.losses) == 6
+    assert outcome.gpu_s == 32.0
+    assert TrialOutcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "built", "reason"),
+    [
+        ("dispatcher", "allgather", "dispatcher asked alltoall, built allgather"),
+        ("expert_parallel", 1, "expert_parallel asked 2, built 1"),
+        ("ep_overlap", True, "ep_overlap asked false, built true"),
+        ("recompute_modules", ["mlp"], "recompute_modules asked [moe_act, mlp], built [mlp]"),
+        ("num_sms", 24, "num_sms asked null, built 24"),
+        ("tensor_parallel", True, "tensor_parallel asked 1, built true"),
+    ],
+)
+def test_anything_built_differently_is_a_fallback(name, built, reason):
+    outcome = judge(SPEC, finished(resolved={"settings": {**SPEC.settings, name: built}}))
+    assert outcome.state is TrialState.FALLBACK
+    assert outcome.reason == reason
+    assert outcome.violation > 0
+    assert outcome.tokens_per_s_per_gpu is None
+    assert outcome.peak_memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("resolved", "reason"),
+    [
+        (None, "nothing was read back"),
+        ({}, "nothing was read back"),
+        ({"settings": {}}, "nothing was read back"),
+        ({"settings": {"ep_overlap": False}}, "the dispatcher was not read back"),
+        ({"settings": dict(SPEC.settings), "world_size": 2}, "world_size asked 4, built 2"),
+    ],
+)
+def test_a_run_without_proof_is_a_fallback(resolved, reason):
+    outcome = judge(SPEC, finished(resolved=resolved))
+    assert outcome.state is TrialState.FALLBACK
+    assert reason in outcome.reason
+
+
+def test_fields_that_were_not_read_back_are_not_compared_and_module_order_means_nothing():
+    resolved = {"settings": {"dispatcher": "alltoall", "recompute_modules": ["mlp", "moe_act"]}}
+    assert judge(SPEC, finished(resolved=resolved)).state is TrialState.COMPLETE
+
+
+def test_a_different_batch_is_a_fallback():
+    steps = tuple(step(number, tokens=TOKENS // 2) for number in range(1, 7))
+    outcome = judge(SPEC, finished(steps=steps))
+    assert outcome.state is TrialState.FALLBACK
+    assert outcome.reason == f"tokens per step asked {TOKENS}, ran {TOKENS // 2}"
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numerics_even_in_warm_up(name, value):
+    steps = [step(number) for number in range(1, 7)]
+    steps[1] = replace(steps[1], **{name: value})
+    outcome = judge(SPEC, finished(steps=tuple(steps)))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == f"numerics: {name}={value} at step 2"
+    assert outcome.violation == violation_at(1, 6)
+    assert outcome.step_time_s is None
+
+
+def test_one_measured_step_is_no_measurement():
+    outcome = judge(SPEC, finished(steps=tuple(step(number) for number in range(1, 4))))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == "only 1 of 3 steps are after the 2 of warm-up, a measurement needs 2"
+
+
+def test_a_clock_that_stands_still_is_no_measurement():
+    steps = (*(step(number) for number in range(1, 6)), step(6, step_time_s=0.0))
+    assert judge(SPEC, finished(steps=steps)).reason == "clock: step_time_s=0.0 at step 6"
+
+
+def test_unknown_peak_memory_is_no_measurement():
+    ranks = list(finished().ranks)
+    ranks[2] = replace(ranks[2], peak_memory_bytes=None)
+    outcome = judge(SPEC, finished(ranks=tuple(ranks)))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == "peak memory is unknown: rank 2 reported none"
+    idle = tuple(replace(rank, peak_memory_bytes=0) for rank in ranks)
+    assert judge(SPEC, finished(ranks=idle)).reason == "peak memory of 0 bytes is no measurement"
+
+
+@pytest.mark.parametrize("ending", ["lost", "cancelled"])
+def test_lost_and_cancelled_say_nothing_of_the_settings(ending):
+    outcome = judge(SPEC, finished(ending=ending, message="node 0 is\ngone"))
+    assert outcome.state is TrialState.LOST
+    assert outcome.state.runs_again
+    assert outcome.reason == f"{ending}: node 0 is gone"
+    assert outcome.violation == 0
+    assert outcome.tokens_per_s_per_gpu is None
+
+
+def fails(rank, kind, error, message, last_step=0, last_event="built", **more):
+    failure = {"kind": kind, "error": error, "message": message}
+    return RankExit(rank, 0, 1, False, last_event, last_step, failure=failure, **more)
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason"),
+    [
+        (
+            fails(1, "rejected", "ValueError", "ep_overlap needs bf16", last_event="imported"),
+            "configuration rejected: ValueError: ep_overlap needs bf16 (rank 1, node 0, during build)",
+        ),
+        (
+            fails(1, "out_of_memory", "OutOfMemoryError", "CUDA out of memory. Tried 2 GiB", 2, "step"),
+            "out of device memory: OutOfMemoryError: CUDA out of memory. Tried 2 GiB (rank 1, node 0, after step 2)",
+        ),
+        (
+            fails(1, "exception", "torch.OutOfMemoryError", "no more"),
+            "out of device memory: torch.OutOfMemoryError: no more (rank 1, node 0, in step 1)",
+        ),
+        (
+            fails(1, "exception", "MemoryError", ""),
+            "out of host memory: MemoryError (rank 1, node 0, in step 1)",
+        ),
+        (
+            fails(1, "exception", "RuntimeError", "DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+            "out of host memory: RuntimeError: DefaultCPUAllocator: can't allocate memory: 9 bytes"
+            " (rank 1, node 0, in step 1)",
+        ),
+        (
+            RankExit(1, 0, 1, False, "built", log_tail="...\nCUDA out of memory. Tried"),
+            "out of device memory (rank 1, node 0, in step 1)",
+        ),
+        (
+            RankExit(1, 0, -9, False, "step", 4),
+            "killed by SIGKILL, not by us: probably the kernel's out-of-memory killer (host memory)"
+            " (rank 1, node 0, after step 4)",
+        ),
+        (RankExit(1, 0, -11, False, "built"), "crashed by SIGSEGV (rank 1, node 0, in step 1)"),
+        (RankExit(1, 0, -6, False, "started"), "crashed by SIGABRT (rank 1, node 0, during imports)"),
+        (
+            fails(1, "exception", "AssertionError", "expected\n 4 experts"),
+            "AssertionError: expected 4 experts (rank 1, node 0, in step 1)",
+        ),
+        (
+            fails(1, "numerics", "FloatingPointError", "loss is NaN", 3, "step"),
+            "numerics: FloatingPointError: loss is NaN (rank 1, node 0, after step 3)",
+        ),
+        (RankExit(1, 0, 3), "exit status 3 without a word (rank 1, node 0, before it started)"),
+    ],
+)
+def test_the_cause_is_named(rank, reason):
+    outcome = judge(SPEC, died(rank))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == reason
+    assert outcome.violation == violation_at(rank.last_step, 6)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_rank_ended_from_outside_is_lost_and_runs_again(number):
+    outcome = judge(SPEC, died(RankExit(2, 0, -number, False, "step", 3)))
+    assert outcome.state is TrialState.LOST
+    assert outcome.reason == f"ended from outside by {number.name} (rank 2, node 0, after step 3)"
+
+
+def test_a_keyboard_interrupt_is_no_fault_of_the_settings():
+    assert judge(SPEC, died(fails(0, "exception", "KeyboardInterrupt", ""))).state is TrialState.LOST
+
+
+CAUSES = [
+    fails(0, "out_of_memory", "MemoryError", "2 GiB", 2, "step"),
+    RankExit(0, 0, -9, False, "step", 2),
+    RankExit(0, 0, -11, False, "step", 2),
+    fails(0, "exception", "ValueError", "bad layout", 2, "step"),
+]
+CONSEQUENCES = [
+    fails(0, "exception", "RuntimeError", "Connection closed by peer [10.0.0.1]:4711", 2, "step"),
+    fails(0, "exception", "RuntimeError", "[gloo] Read error: Connection reset by peer", 2, "step"),
+    fails(0, "exception", "DistBackendError", "NCCL communicator was aborted on rank 0", 2, "step"),
+    fails(0, "exception", "RuntimeError", "Timed out waiting 1800000ms for recv", 2, "step"),
+    RankExit(0, 0, -6, False, "step", 2),
+    RankExit(0, 0, -9, True, "step", 2),
+]
+
+
+@given(
+    st.sampled_from(CAUSES),
+    st.lists(st.sampled_from(CONSEQUENCES), min_size=3, max_size=3),
+    st.permutations(range(4)),
+)
+def test_followers_never_hide_the_first_cause(cause, consequences, order):
+    ranks = [replace(rank, rank=number) for rank, number in zip([cause, *consequences], order, strict=True)]
+    outcome = judge(SPEC, died(*ranks))
+    assert f"(rank {order[0]}, node 0, after step 2)" in outcome.reason
+    followers = [rank.rank for rank in ranks[1:] if not rank.killed]
+    assert outcome.reason.endswith(f"; {rank_names(followers)} followed") == bool(followers)
+
+
+def test_a_failure_that_hung_on_its_way_out_is_that_failure():
+    rank = replace(fails(3, "exception", "ValueError", "bad layout"), exit_code=-9, killed=True)
+    assert judge(SPEC, died(rank, ending="stall")).reason.startswith("ValueError: bad layout (rank 3")
+
+
+def stuck(*places):
+    return tuple(RankExit(rank, 0, -9, True, event, last) for rank, (event, last) in enumerate(places))
+
+
+@pytest.mark.parametrize(
+    ("ending", "places", "reason"),
+    [
+        (
+            "stall",
+            [("step", 3), ("step", 2), ("step", 2), ("step", 3)],
+            "hang: ranks 1-2 silent after step 2 of 6, ranks 0, 3 were further on; no word for 9 s",
+        ),
+        ("stall", [("built", 0)] * 4, "hang: ranks 0-3 silent in step 1 (all of them); no word for 9 s"),
+        (
+            "deadline",
+            [("step", 4)] * 4,
+            "deadline passed (hanging or too slow): ranks 0-3 last heard after step 4 of 6 (all of them);"
+            " no word for 9 s",
+        ),
+        (
+            "stall",
+            [("finished", 6), ("step", 6), ("finished", 6), ("finished", 6)],
+            "hang: rank 1 silent after step 6 of 6, ranks 0, 2-3 were further on; no word for 9 s",
+        ),
+        (
+            "stall",
+            [("imported", 0), (None, 0), ("imported", 0), ("started", 0)],
+            "hang: rank 1 silent before it started, ranks 0, 2-3 were further on; no word for 9 s",
+        ),
+    ],
+)
+def test_a_hang_names_the_silent_ranks_and_their_step(ending, places, reason):
+    outcome = judge(SPEC, GangRun(ending, stuck(*places), message="no word for 9 s"))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == reason
+
+
+def test_an_end_nobody_explains_says_so():
+    outcome = judge(SPEC, GangRun("rank_died", stuck(*[("step", 1)] * 4), message="rank 0 left"))
+    assert outcome.state is TrialState.INFEASIBLE
+    assert outcome.reason == "unknown cause: rank 0 left"
+    assert judge(SPEC, GangRun("stall", ())).state is TrialState.INFEASIBLE
+
+
+events = st.sampled_from([None, "started", "imported", "built", "step", "finished", "something new"])
+texts = st.text(max_size=30)
+ranks = st.builds(
+    RankExit,
+    rank=st.just(0),
+    node=st.integers(0, 3),
+    exit_code=st.none() | st.integers(-70, 255),
+    killed=st.booleans(),
+    last_event=events,
+    last_step=st.integers(0, 9),
+    peak_memory_bytes=st.none() | st.integers(0, 2**40),
+    failure=st.none() | st.dictionaries(st.sampled_from(["kind", "error", "message"]), texts),
+    log_tail=texts,
+)
+runs = st.builds(
+    GangRun,
+    ending=st.sampled_from(["finished", "rank_died", "deadline", "stall", "cancelled", "lost"]),
+    ranks=st.lists(ranks, max_size=5).map(
+        lambda found: tuple(replace(rank, rank=number) for number, rank in enumerate(found))
+    ),
+    steps=st.lists(
+        st.builds(StepRecord, st.integers(1, 9), st.floats(), st.floats(), st.floats(), st.sampled_from([TOKENS, 1])),
+        max_size=9,
+    ).map(tuple),
+    resolved=st.sampled_from([None, {"settings": dict(SPEC.settings)}, {"settings": {"dispatcher": "x"}}]),
+    message=texts,
+)
+
+
+@given(runs)
+def test_every_run_gets_a_verdict_that_keeps_the_rules(run):
+    outcome = judge(SPEC, run)
+    numbers = (outcome.step_time_s, outcome.tokens_per_s_per_gpu, outcome.peak_memory_bytes, outcome.loss)
+    if outcome.state is TrialState.COMPLETE:
+        assert run.ending == "finished"
+        assert outcome.reason == ""
+        assert outcome.violation == 0
+        assert outcome.steps_used >= 2
+        assert all(number is not None and math.isfinite(number) for number in numbers)
+    else:
+        assert outcome.reason
+        assert "\n" not in outcome.reason
+        assert numbers == (None, None, None, None)
+        assert outcome.state.runs_again == (outcome.violation == 0)
+        assert outcome.violation == 0 or 1 <= outcome.violation <= 2
+    json.dumps(outcome.to_dict())
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(1, 20))
+def test_failing_earlier_is_never_a_smaller_violation(one, other, steps):
+    earlier, later = sorted([one, other])
+    assert violation_at(0, steps) == 2 >= violation_at(earlier, steps) >= violation_at(later, steps) >= 1
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_rank_names_name_exactly_these_ranks(ranks):
+    found = set()
+    for part in rank_names(list(ranks)).split(" ", 1)[1].split(", "):
+        low, _, high = part.partition("-")
+        found |= set(range(int(low), int(high or low) + 1))
+    assert found == ranks

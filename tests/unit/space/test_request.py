@@ -1,0 +1,73 @@
+"""Requests: complete, checked, and the same every time."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import RequestError
+from autotune.request import load_request, parse_duration
+from autotune_trials.spec import TrialSpec
+
+
+def test_the_defaults_are_the_models_own(tmp_path: Path) -> None:
+    request = load_request("tiny-moe", "local", home=tmp_path)
+
+    assert request.study == "tiny-moe-local"
+    assert (request.gang.num_nodes, request.gang.ranks_per_node, request.gang.device) == (1, 2, "cpu")
+    assert request.storage_url == f"sqlite:///{tmp_path}/tiny-moe-local/study.db"
+
+
+def test_a_specification_survives_its_text(tmp_path: Path) -> None:
+    request = load_request("dsv3", "gb300", home=tmp_path)
+
+    spec = request.spec(7, request.space.seeds[0])
+
+    assert TrialSpec.from_json(spec.to_json()) == spec
+    assert spec.settings["num_sms"] == 32
+    assert spec.settings["pipeline_layout"] is not None
+
+
+def test_full_recompute_and_tensor_parallel_bring_what_they_need(tmp_path: Path) -> None:
+    request = load_request("tiny-moe", "local", home=tmp_path)
+
+    settings = request.settings({"recompute_granularity": "full", "tensor_parallel": 2})
+
+    assert settings["recompute_method"] == "uniform"
+    assert settings["recompute_num_layers"] == 1
+    assert settings["sequence_parallel"] is True
+
+
+@pytest.mark.parametrize(
+    ("asked", "says", "hint"),
+    [
+        ({"gpus": 0}, "gpus must be at least 1, but got 0", None),
+        ({"trials": 0}, "trials must be at least 1, but got 0", None),
+        ({"routing": "natrual"}, "routing='natrual'", "did you mean natural?"),
+        ({"select": "fast"}, "select='fast'", "legal: throughput, memory, balanced"),
+        ({"deadline": "2 hours"}, "duration '2 hours' is not understood", "write a number and a unit: 45s, 90m, 2h, 1d"),
+        ({"memory_limit_gib": -1.0}, "memory-limit-gib must be above 0, but got -1.0", None),
+        ({"study": "../x"}, "study name '../x'", None),
+    ],
+)
+def test_an_impossible_value_is_one_line(asked: dict[str, object], says: str, hint: str | None) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_request("tiny-moe", "local", **asked)  # type: ignore[arg-type]
+
+    assert says in caught.value.message
+    assert caught.value.hint == hint
+
+
+def test_a_cluster_without_a_default_asks_for_gpus() -> None:
+    with pytest.raises(RequestError, match="no default number of GPUs on cluster 'gb300'") as caught:
+        load_request("tiny-moe", "gb300")
+
+    assert "--gpus" in str(caught.value.hint)
+
+
+@given(st.floats(0.001, 1000), st.sampled_from("smhd"))
+def test_durations_scale_with_their_unit(number: float, unit: str) -> None:
+    seconds = parse_duration(f"{number}{unit}")
+
+    assert seconds == pytest.approx(number * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit])
