@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ from autotune.errors import RequestError
 from autotune.space.files import ModelFile, load_model
 from autotune.space.parameters import Point, SearchSpace
 from autotune.space.resolve import settings_of
+from autotune_policies.documents import read_document
+from autotune_policies.errors import PolicyError
 from autotune_policies.settings import Settings, closest
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
@@ -43,6 +45,7 @@ class TuneRequest:
         trial_deadline_s: A trial is killed after so long.
         trial_stall_s: A rank that reports nothing for so long hangs.
         program: Kind of trial program.
+        asked: What was typed, as :func:`load_request` takes it: a stored study is opened again from it.
     """
 
     study: str
@@ -62,6 +65,7 @@ class TuneRequest:
     trial_deadline_s: float = 1800.0
     trial_stall_s: float = 600.0
     program: str = "native"
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -115,12 +119,8 @@ class TuneRequest:
         }
 
     def to_yaml(self) -> str:
-        """The request for people, ``request.yaml`` of the study folder."""
-        head = {
-            "study": self.study, "trials": self.trials, "select": self.select, "seed": self.seed,
-            "memory_limit_bytes": self.memory_limit_bytes,
-        }  # fmt: skip
-        return yaml.safe_dump({**head, **self.identity()}, sort_keys=False)
+        """The request as ``request.yaml`` of the study folder has it."""
+        return yaml.safe_dump({"asked": dict(self.asked), **self.identity()}, sort_keys=False)
 
 
 def load_request(
@@ -157,6 +157,11 @@ def load_request(
     Raises:
         RequestError: an unknown name, a wrong file or an impossible value.
     """
+    asked = {
+        "model": _portable(model), "cluster": _portable(cluster), "gpus": gpus, "trials": trials, "study": study,
+        "storage": storage, "routing": routing, "select": select, "memory_limit_gib": memory_limit_gib,
+        "deadline": deadline, "seed": seed,
+    }  # fmt: skip
     file, machines = load_model(model), load_cluster(cluster)
     contract = file.default_contract()
     if routing is not None:
@@ -175,7 +180,7 @@ def load_request(
         raise RequestError(f"study name {name!r} may hold letters, digits, '-', '_' and '.' only")
     return TuneRequest(
         study=name,
-        home=(home or Path(os.environ.get("AUTOTUNE_HOME", "~/.autotune"))).expanduser().absolute(),
+        home=home_folder(home),
         model=file.name,
         shape=file.model_shape(),
         cluster=machines,
@@ -191,7 +196,35 @@ def load_request(
         trial_deadline_s=file.deadline_s,
         trial_stall_s=file.stall_s,
         program=file.trial,
+        asked=asked,
     )
+
+
+def home_folder(home: Path | None = None) -> Path:
+    """The folder of all studies: as given, else ``$AUTOTUNE_HOME``, else ``~/.autotune``."""
+    return (home or Path(os.environ.get("AUTOTUNE_HOME", "~/.autotune"))).expanduser().absolute()
+
+
+def stored_request(study: str, home: Path | None = None) -> TuneRequest:
+    """The request of a study that exists.
+
+    Raises:
+        RequestError: no such study (the closest names are in the hint), or its file is damaged.
+    """
+    folder = home_folder(home)
+    path = folder / study / "request.yaml"
+    try:
+        asked = read_document(path.read_text(encoding="utf-8"), str(path)).value["asked"]
+        return load_request(**{**asked, "study": study}, home=folder)
+    except OSError as error:
+        raise RequestError(f"no study {study!r} in {folder}", hint=closest(study, studies(folder))) from error
+    except (PolicyError, KeyError, TypeError) as error:
+        raise RequestError(f"{path}: not a request of this version", hint="start the study again") from error
+
+
+def studies(home: Path | None = None) -> list[str]:
+    """Names of the studies in a folder, sorted."""
+    return sorted(path.parent.name for path in home_folder(home).glob("*/request.yaml"))
 
 
 def parse_duration(text: str) -> float:
@@ -208,6 +241,11 @@ def parse_duration(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise RequestError(f"duration {text!r} is not understood", hint="write a number and a unit: 45s, 90m, 2h, 1d")
     return seconds
+
+
+def _portable(name: str) -> str:
+    """A name as it is; a path such that it is found from another working folder too."""
+    return str(Path(name).expanduser().absolute()) if "/" in name or name.endswith((".yaml", ".yml")) else name
 
 
 def _gpus(file: ModelFile, cluster: Cluster, asked: int | None) -> int:

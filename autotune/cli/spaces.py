@@ -53,5 +53,3 @@ def validate(file: Path) -> None:
     else:
         validation.load(path, ModelFile)
     print(f"{file}: valid {'cluster' if schema == 'autotune.cluster/v1' else 'model'} file")
-
-

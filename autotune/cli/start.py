@@ -1,32 +1,36 @@
 """``autotune start``."""
 
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
+from autotune.cli import options
+from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
 
 
 @click.command("start")
-@click.option("--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file.")
+@click.option(
+    "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
+)
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
 @click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
 @click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
-@click.option("--routing", metavar="SOURCE", help="Routing source: forced_balance or natural. Default: the model file's.")
-@click.option("--memory-limit-gib", type=float, metavar="X", help="Peak memory per GPU above which a trial is infeasible.")
+@click.option(
+    "--routing", metavar="SOURCE", help="Routing source: forced_balance or natural. Default: the model file's."
+)
+@click.option(
+    "--memory-limit-gib", type=float, metavar="X", help="Peak memory per GPU above which a trial is infeasible."
+)
 @click.option(
     "--select", type=click.Choice(SELECTS), default="throughput", show_default=True,
     help="Which member of the Pareto front becomes the policy.",
 )  # fmt: skip
 @click.option("--study", metavar="NAME", help="Study name; the same name again resumes. Default: MODEL-CLUSTER.")
-@click.option(
-    "--home", type=click.Path(path_type=Path), metavar="DIR", help="Folder of studies. Default: $AUTOTUNE_HOME or ~/.autotune."
-)
+@options.home
 @click.option("--storage", metavar="URL", help="Optuna storage. Default: sqlite in the study's folder.")
 @click.option("--address", default="auto", show_default=True, metavar="auto|local|HOST:PORT", help="Which Ray cluster.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampler.")
@@ -46,16 +50,7 @@ def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
 
     with Progress(request.trials) as progress:
         result = tune(request, address=address, progress=progress)
-    print(json.dumps(result.summary) if as_json else result.table(color=sys.stdout.isatty()))
-    if result.policy is None:
-        print(f"error: no trial of study {request.study!r} completed, so there is no policy", file=sys.stderr)
-        print(f"hint: logs are in {request.folder / 'trials'}", file=sys.stderr)
-        return 1
-    if not as_json:
-        print(f"policy: {result.policy}")
-        print(f"train with it: autotune policy exec {result.policy} -- "
-              f"python -m autotune_trials.train --policy {result.policy}")  # fmt: skip
-    return 0
+    return print_result(result, as_json)
 
 
 def _first_trial(request: TuneRequest) -> dict[str, Any]:

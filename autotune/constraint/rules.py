@@ -36,7 +36,9 @@ def _model_parallel_divides_the_gang(c: Candidate) -> Verdict:
 @_rule("MC002", "core/parallel_state.py:872")
 def _expert_parallel_divides_the_gang(c: Candidate) -> Verdict:
     expert = c.number("expert_tensor_parallel") * c.number("expert_parallel") * c.number("pipeline_parallel")
-    return _divides("expert_tensor_parallel x expert_parallel x pipeline_parallel", expert, "the ranks", c.gang.world_size)
+    return _divides(
+        "expert_tensor_parallel x expert_parallel x pipeline_parallel", expert, "the ranks", c.gang.world_size
+    )
 
 
 @_rule("MC008", "core/transformer/transformer_config.py:1468")
@@ -221,13 +223,30 @@ def _hybridep_limits(c: Candidate) -> Verdict:
     if c.settings["dispatcher"] != "hybridep" or c.shape.num_experts is None:
         return None
     if c.shape.hidden_size % 16:
-        return float(c.shape.hidden_size % 16), f"dispatcher=hybridep needs hidden_size % 16 == 0, but it is {c.shape.hidden_size}"
+        return float(
+            c.shape.hidden_size % 16
+        ), f"dispatcher=hybridep needs hidden_size % 16 == 0, but it is {c.shape.hidden_size}"
     expert = c.number("expert_parallel")
     inside = min(expert, c.nvlink_domain_gpus)
     if expert % inside:
         return 1.0, f"dispatcher=hybridep: expert_parallel={expert} must be whole NVLink domains of {inside} ranks"
     if (c.shape.num_experts // expert) * inside % 4:
-        return 1.0, f"dispatcher=hybridep: experts of one NVLink domain must be a multiple of 4, expert_parallel={expert}"
+        return (
+            1.0,
+            f"dispatcher=hybridep: experts of one NVLink domain must be a multiple of 4, expert_parallel={expert}",
+        )
+    return None
+
+
+@_rule("AT006", "core/tensor_parallel/layers.py:886 of 0.16.1; 0.19.2 has it right, the releases between were not read")
+def _expert_gradients_are_summed(c: Candidate) -> Verdict:
+    tensor = c.number("tensor_parallel")
+    old = c.stack is not None and "megatron_core" in c.stack and _version(c.stack["megatron_core"]) < (0, 19)
+    if old and c.is_moe and c.number("expert_parallel") == 1 and tensor not in (1, c.number("expert_tensor_parallel")):
+        return 1.0, (
+            f"tensor_parallel={tensor} with expert_parallel=1: megatron_core below 0.19 does not sum the experts' "
+            "gradients over tensor-parallel ranks; use expert_parallel > 1"
+        )
     return None
 
 
@@ -310,7 +329,10 @@ def _graph_modules_fit(c: Candidate) -> Verdict:
     if "moe" in modules and c.contract.routing.token_policy == "dropless":
         return 1.0, "cuda_graph_modules: moe cannot be captured with dropless routing (sizes change every step)"
     if not modules and c.is_moe and c.contract.routing.token_policy == "dropless":
-        return 1.0, f"cuda_graph_impl={implementation} on whole layers cannot capture dropless MoE; name cuda_graph_modules"
+        return (
+            1.0,
+            f"cuda_graph_impl={implementation} on whole layers cannot capture dropless MoE; name cuda_graph_modules",
+        )
     if "mlp" in modules and c.is_moe and c.shape.num_dense_layers == 0:
         return 1.0, "cuda_graph_modules: mlp, but every layer is an MoE layer"
     if {"moe_router", "moe"} & set(modules) and not c.is_moe:

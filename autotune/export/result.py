@@ -13,8 +13,8 @@ from autotune.export.policy import StudyFacts, make_policy, write_policy
 from autotune.export.report import summary
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
-from autotune.monitor.table import render_result
 from autotune.request import TuneRequest
+from autotune_policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,6 @@ class Result:
     policy: Path | None
     summary: dict[str, Any]
 
-    def table(self, *, width: int = 110, color: bool = False) -> str:
-        """The result for a person."""
-        return render_result(
-            study=self.request.study, cluster=self.request.cluster.name, contract=self.request.contract,
-            gang=self.request.gang, outcomes=self.outcomes, front=self.front, winner=self.winner,
-            baseline=self.baseline, width=width, color=color,
-        )  # fmt: skip
-
 
 def conclude(
     request: TuneRequest,
@@ -63,18 +55,10 @@ def conclude(
         surroundings: Where they ran; None when nothing ran.
         wall_s: Wall time of the command.
     """
-    best = pareto_front(_within_limit(request, outcomes))
-    winner = choose(best, request.select) if best else None
-    baseline = _baseline(request, outcomes)
-    gpu_hours = sum(outcome.gpu_s for outcome in outcomes) / 3600
-    policy = None
+    best, winner = _best(request, outcomes)
+    policy = choose_policy(request, outcomes, surroundings)
+    path = request.folder / "policy.yaml" if policy else None
     if surroundings is not None:
-        facts = StudyFacts(
-            study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
-            contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours, env=request.cluster.env,
-            launch=request.cluster.launch,
-        )  # fmt: skip
         rows = [
             measurement_row(
                 outcome, study=request.study, model=request.shape, cluster=request.cluster.name,
@@ -83,17 +67,40 @@ def conclude(
             for outcome in outcomes
         ]  # fmt: skip
         write_measurements(request.folder / "measurements.parquet", rows)
-        if winner is not None:
-            policy = request.folder / "policy.yaml"
-            write_policy(
-                policy, make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
-            )
+    if policy is not None and path is not None:
+        write_policy(path, policy)
     document = summary(
         study=request.study, model=request.model, cluster=request.cluster.name,
-        state="finished" if policy else "failed", outcomes=outcomes, front=best, winner=winner,
-        policy=str(policy) if policy else None, gpu_hours=gpu_hours, wall_s=wall_s,
+        state="finished" if path else "failed", outcomes=outcomes, front=best, winner=winner,
+        policy=str(path) if path else None, gpu_hours=_gpu_hours(outcomes), wall_s=wall_s,
     )  # fmt: skip
-    return Result(request, outcomes, best, winner, baseline, policy, document)
+    return Result(request, outcomes, best, winner, _baseline(request, outcomes), path, document)
+
+
+def choose_policy(
+    request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings | None
+) -> Policy | None:
+    """The policy of the member of the front that the request selects; None when no trial completed."""
+    best, winner = _best(request, outcomes)
+    if winner is None or surroundings is None:
+        return None
+    facts = StudyFacts(
+        study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
+        contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=_gpu_hours(outcomes),
+        env=request.cluster.env, launch=request.cluster.launch,
+    )  # fmt: skip
+    baseline = _baseline(request, outcomes)
+    return make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
+
+
+def _best(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> tuple[Sequence[TrialOutcome], TrialOutcome | None]:
+    best = pareto_front(_within_limit(request, outcomes))
+    return best, choose(best, request.select) if best else None
+
+
+def _gpu_hours(outcomes: Sequence[TrialOutcome]) -> float:
+    return sum(outcome.gpu_s for outcome in outcomes) / 3600
 
 
 def _within_limit(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:

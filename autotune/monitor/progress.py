@@ -25,10 +25,14 @@ class Progress:
 
     def __init__(self, trials: int, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         self._bar = Bar(
-            TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
-            console=self._console, disable=not self._console.is_terminal, transient=True,
-        )  # fmt: skip
+            *columns,
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
         self._task = self._bar.add_task("", total=trials)
         self._best = 0.0
 
@@ -37,7 +41,9 @@ class Progress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Give the terminal back."""
         self._bar.stop()
 
@@ -85,4 +91,3 @@ def short(settings: Settings) -> str:
     if settings["cuda_graph_impl"] != "none":
         words.append(f"graphs {settings['cuda_graph_impl']}")
     return " ".join(words)
-

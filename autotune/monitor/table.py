@@ -29,6 +29,7 @@ _HEADERS = {
 _RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
 
 _REASONS_PER_STATE = 6
+_NUMBERS_PER_REASON = 12
 
 
 def render_result(
@@ -136,14 +137,24 @@ def _states(outcomes: Sequence[TrialOutcome]) -> Table:
         here = [outcome for outcome in outcomes if outcome.state is state]
         if not here:
             continue
-        by_reason: dict[str, list[int]] = {}
+        by_cause: dict[str, list[TrialOutcome]] = {}
         for outcome in sorted(here, key=lambda outcome: outcome.trial):
-            by_reason.setdefault(outcome.reason or "measured", []).append(outcome.trial)
-        lines = [f"{reason} ({', '.join(map(str, trials))})" for reason, trials in by_reason.items()]
+            by_cause.setdefault(_cause(outcome), []).append(outcome)
+        lines = [f"{same[0].reason or 'measured'} ({_numbers(same)})" for same in by_cause.values()]
         if len(lines) > _REASONS_PER_STATE:
             lines = [*lines[:_REASONS_PER_STATE], f"... and {len(lines) - _REASONS_PER_STATE} other reasons"]
         table.add_row(Text(state.value), Text(str(len(here))), Text("\n".join(lines)))
     return table
+
+
+def _cause(outcome: TrialOutcome) -> str:
+    """What counts as the same reason: for a refused trial the rule, since every message has its own numbers."""
+    return outcome.reason.partition(":")[0] if outcome.state is TrialState.REFUSED else outcome.reason
+
+
+def _numbers(outcomes: Sequence[TrialOutcome]) -> str:
+    shown = [str(outcome.trial) for outcome in outcomes[:_NUMBERS_PER_REASON]]
+    return ", ".join(shown) + (f" and {len(outcomes) - len(shown)} more" if len(outcomes) > len(shown) else "")
 
 
 def _front(front: Sequence[TrialOutcome], winner: TrialOutcome | None) -> Table:

@@ -10,6 +10,8 @@ RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Ctrl-C is ours: Tune's own handler would wait for the trials.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    # Tune's newer output prints to stdout even when it is told to be quiet; stdout is data here.
+    "RAY_AIR_NEW_OUTPUT": "0",
     # A trial that reports no metric must not end the whole run.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # The study is the record; Tune's own JSON, CSV and TensorBoard files would repeat it.

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -49,7 +48,7 @@ class NodeWorker:
         spec = TrialSpec.from_json(spec_json)
         name = f"{spec.study}-{spec.trial:04d}-{os.getpid()}-node-{node_rank}"
         self._ranks = NodeRanks(
-            spec, node_rank=node_rank, work_dir=scratch() / "gangs" / Path(name).name, master=master, **options
+            spec, node_rank=node_rank, work_dir=scratch() / "gangs" / name, master=master, **options
         )
         self._ranks.start()
 

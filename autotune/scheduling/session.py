@@ -1,19 +1,22 @@
 """A Ray cluster for the time of one run: a running one that is joined, or one of our own on this machine."""
 
 import logging
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import ray
-from autotune_trials.facts import gpu_names
+from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from autotune.errors import ClusterError
 from autotune.request import TuneRequest
 from autotune.scheduling.ray_gang import RANK_RESOURCE
+from autotune_trials.facts import gpu_names
 
+_ANSWER_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 128 << 20  # nothing large travels through Ray here
 
 
@@ -81,12 +84,15 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
     options = {
         "namespace": f"autotune/{request.study}", "job_config": job, "log_to_driver": False, "logging_level": "ERROR",
     }  # fmt: skip
+    if address not in ("local", "auto"):
+        _check_answers(address)
     if address != "local" and request.gang.device == "cuda":
         try:
             return ray.init(address=address, **options)
-        except ConnectionError as error:
+        except (ConnectionError, RayError, RuntimeError, ValueError) as error:
             if address != "auto":
-                raise ClusterError(f"no Ray cluster answers at {address}", hint="see `ray status`") from error
+                reason = str(error).strip().splitlines()[0]
+                raise ClusterError(f"the Ray cluster at {address} cannot be joined: {reason}") from error
     _check_this_machine(request)
     return ray.init(
         address="local",
@@ -96,6 +102,17 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
         dashboard_host="127.0.0.1",
         **options,
     )
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would wait for more than a minute."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address!r}: {error}", hint="give --address HOST:PORT of the Ray head, or local"
+        ) from error
 
 
 def _check_this_machine(request: TuneRequest) -> None:
@@ -127,7 +144,9 @@ def _fitting_nodes(request: TuneRequest) -> tuple[str, ...]:
         else:
             kinds = {labels.get("ray.io/accelerator-type", "")}
             kinds |= {name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")}
-            fits = resources.get("GPU", 0) >= gang.ranks_per_node and (wanted is None or any(wanted in kind for kind in kinds))
+            fits = resources.get("GPU", 0) >= gang.ranks_per_node and (
+                wanted is None or any(wanted in kind for kind in kinds)
+            )
         if node["Alive"] and fits:
             nodes.append(str(node["NodeID"]))
     return tuple(sorted(nodes))

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from autotune.constraint.check import check
 from autotune.constraint.rule import Candidate, Violation
@@ -15,7 +16,7 @@ from autotune.space.parameters import Point, SearchSpace
 from autotune_policies.settings import Settings
 
 _ENUMERABLE = 200_000
-_DRAWS = 5_000
+_DRAWS = 500
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,13 @@ def screen(request: TuneRequest, proposal: Proposal, surroundings: Surroundings)
         proposal.trial,
         TrialState.REFUSED,
         proposal.settings,
-        reason="; ".join(f"{violation.rule}: {violation.message}" for violation in broken),
+        reason=f"{broken[0].rule}: {broken[0].message}{_also(broken[1:])}",
         violation=sum(violation.amount for violation in broken),
     )
+
+
+def _also(further: list[Violation]) -> str:
+    return f" (also {', '.join(violation.rule for violation in further)})" if further else ""
 
 
 def untried(
@@ -85,9 +90,7 @@ def untried(
 
     A small space is searched completely, so None then means that it is exhausted.
     """
-    space = request.space
-    candidates = _shuffled(space, generator) if space.size() <= _ENUMERABLE else _draws(space, generator)
-    for point in candidates:
+    for point in chain(_draws(request.space, generator), _all(request.space, generator)):
         settings = request.settings(point)
         if (
             settings["dispatcher"] not in surroundings.unavailable
@@ -98,10 +101,12 @@ def untried(
     return None
 
 
-def _shuffled(space: SearchSpace, generator: random.Random) -> Iterator[Point]:
-    points = list(space.points())
-    generator.shuffle(points)
-    yield from points
+def _all(space: SearchSpace, generator: random.Random) -> Iterator[Point]:
+    """Every point of a space that is small enough to go through, in random order."""
+    if space.size() <= _ENUMERABLE:
+        points = list(space.points())
+        generator.shuffle(points)
+        yield from points
 
 
 def _draws(space: SearchSpace, generator: random.Random) -> Iterator[Point]:

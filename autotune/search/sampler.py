@@ -46,8 +46,10 @@ class PointSampler(BaseSampler):
         self._inner_space: dict[str, BaseDistribution] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)  # `group` has been experimental since 2021
+            # No constant liar: it reads the whole study again at every draw, and points beside running trials are
+            # refused by `accept` when they are the same.
             self._inner = TPESampler(
-                seed=seed, multivariate=True, group=True, constant_liar=True, n_startup_trials=_STARTUP_TRIALS
+                seed=seed, multivariate=True, group=True, constant_liar=False, n_startup_trials=_STARTUP_TRIALS
             )
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

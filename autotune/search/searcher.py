@@ -1,7 +1,6 @@
 """The study as Ray Tune wants it: suggest a configuration, take its result."""
 
 import json
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.search.proposal import Proposal
 from autotune.search.study import Study
-
 
 _MOST_LOST = 3  # as often as one point is tried; more is the cluster's fault, and would burn its hours
 
@@ -91,7 +89,9 @@ class StudySearcher(Searcher):
             outcome = TrialOutcome.from_dict(json.loads(result["outcome"]))
         else:
             self.problem = (result or {}).get("failure")
-            reason = self.problem.strip().splitlines()[-1] if self.problem else "the trial's worker died with its outcome"
+            reason = (
+                self.problem.strip().splitlines()[-1] if self.problem else "the trial's worker died with its outcome"
+            )
             outcome = TrialOutcome(proposal.trial, TrialState.LOST, proposal.settings, reason=reason)
         self._lost_in_a_row = self._lost_in_a_row + 1 if outcome.state is TrialState.LOST else 0
         if self._lost_in_a_row >= _MOST_LOST and self.problem is None:

@@ -35,7 +35,9 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": arguments})
     except Exception as error:  # sqlalchemy is optuna's dependency, not ours: its error classes are not imported
         if type(error).__module__.startswith(("sqlalchemy", "optuna", "sqlite3")) or isinstance(error, ImportError):
-            raise StudyError(f"study storage {_without_password(url)} cannot be opened: {_first_line(error)}") from error
+            raise StudyError(
+                f"study storage {_without_password(url)} cannot be opened: {_first_line(error)}"
+            ) from error
         raise
 
 

@@ -77,7 +77,9 @@ class Study:
         self._settle()
         self._read(surroundings.fingerprint)
         recorded = {
-            str(outcome.settings["dispatcher"]) for outcome in self.outcomes() if outcome.state is TrialState.UNAVAILABLE
+            str(outcome.settings["dispatcher"])
+            for outcome in self.outcomes()
+            if outcome.state is TrialState.UNAVAILABLE
         }
         self._masked = recorded & set(surroundings.unavailable)
         if not any(trial.user_attrs.get("fingerprint") == surroundings.fingerprint for trial in self._trials()):
@@ -118,7 +120,10 @@ class Study:
             self._tried = {found: number for found, number in self._tried.items() if number != outcome.trial}
             retries = int(trial.user_attrs.get("retries", 0))
             if retries < _RETRIES:
-                self._enqueue(decode(self._request.space.parameters, trial.params), {"retry_of": outcome.trial, "retries": retries + 1})
+                self._enqueue(
+                    decode(self._request.space.parameters, trial.params),
+                    {"retry_of": outcome.trial, "retries": retries + 1},
+                )
 
     def outcomes(self) -> list[TrialOutcome]:
         """How the trials of the present epoch ended, in order; answered duplicates are not among them."""
@@ -214,7 +219,9 @@ class Study:
                 self._study.tell(trial.number, state=OptunaState.FAIL)
                 if trial.params:
                     marks = {name: trial.user_attrs[name] for name in ("fingerprint",) if name in trial.user_attrs}
-                    self._enqueue(decode(self._request.space.parameters, trial.params), {**marks, "retry_of": trial.number})
+                    self._enqueue(
+                        decode(self._request.space.parameters, trial.params), {**marks, "retry_of": trial.number}
+                    )
             else:
                 self._open[trial.number] = optuna.trial.Trial(self._study, trial._trial_id)
                 self.tell(outcome)

@@ -1,5 +1,7 @@
 """Errors of the policy reader.
 
+The tree::
+
     PolicyError             the policy, or what was asked of it, is wrong; one line and a hint
     |-- PolicyFormatError   the file is not a policy; says file and line
     `-- PolicyMismatch      the policy does not apply to this run; names the differing fields

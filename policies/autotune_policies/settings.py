@@ -57,7 +57,13 @@ _ROWS = (
     Setting("sequence_parallel", "bool", False, "split activations outside the matrices over tensor-parallel ranks"),
     Setting("pipeline_parallel", "int", 1, "ranks that split the layers into stages"),
     Setting("virtual_pipeline", "int", 1, "model chunks per pipeline rank (interleaved schedule above 1)"),
-    Setting("pipeline_layout", "str", None, "stages in Megatron's layout grammar (E t m L |); null = even split", optional=True),
+    Setting(
+        "pipeline_layout",
+        "str",
+        None,
+        "stages in Megatron's layout grammar (E t m L |); null = even split",
+        optional=True,
+    ),
     Setting("context_parallel", "int", 1, "ranks that split one sequence"),
     Setting("expert_parallel", "int", 1, "ranks that share out the experts"),
     Setting("expert_tensor_parallel", "int", 1, "ranks that split one expert's matrices"),
@@ -70,29 +76,58 @@ _ROWS = (
     Setting("ep_overlap", "bool", False, "hide expert-parallel communication behind another micro-batch's compute"),
     Setting("delay_wgrad", "bool", False, "with ep_overlap: weight gradients later, to hide more communication"),
     Setting(
-        "cuda_graph_impl", "str", "none", "who captures CUDA graphs",
+        "cuda_graph_impl",
+        "str",
+        "none",
+        "who captures CUDA graphs",
         choices=("none", "local", "transformer_engine", "full_iteration"),
     ),
     Setting(
-        "cuda_graph_modules", "list", [], "modules captured in CUDA graphs; empty with a per-layer impl = whole layer",
+        "cuda_graph_modules",
+        "list",
+        [],
+        "modules captured in CUDA graphs; empty with a per-layer impl = whole layer",
         choices=("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"),
     ),
     Setting(
-        "recompute_granularity", "str", None, "what is recomputed in the backward pass", choices=("selective", "full"),
+        "recompute_granularity",
+        "str",
+        None,
+        "what is recomputed in the backward pass",
+        choices=("selective", "full"),
         optional=True,
     ),
     Setting(
-        "recompute_method", "str", None, "with full recompute: how layers are grouped", choices=("uniform", "block"),
+        "recompute_method",
+        "str",
+        None,
+        "with full recompute: how layers are grouped",
+        choices=("uniform", "block"),
         optional=True,
     ),
     Setting("recompute_num_layers", "int", None, "with full recompute: layers per group", optional=True),
     Setting(
-        "recompute_modules", "list", [], "with selective recompute: which modules",
+        "recompute_modules",
+        "list",
+        [],
+        "with selective recompute: which modules",
         choices=("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"),
     ),
     Setting(
-        "offload_modules", "list", [], "modules whose activations wait in host memory",
-        choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"),
+        "offload_modules",
+        "list",
+        [],
+        "modules whose activations wait in host memory",
+        choices=(
+            "attn_norm",
+            "qkv_linear",
+            "core_attn",
+            "attn_proj",
+            "mlp_norm",
+            "expert_fc1",
+            "moe_act",
+            "fused_group_mlp",
+        ),
     ),
     Setting("distributed_optimizer", "bool", True, "shard optimizer state over data-parallel ranks", "ddp"),
     Setting("overlap_grad_reduce", "bool", False, "reduce gradients while the backward pass still runs", "ddp"),
@@ -170,6 +205,8 @@ def model_parallel_ranks(settings: Mapping[str, object]) -> int:
 def closest(name: str, legal: Iterable[str]) -> str:
     """A hint naming the legal values closest to a mistyped one, or all of them when none is close."""
     names = list(legal)
+    if not names:
+        return "there are none yet"
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"legal: {', '.join(names)}"
 

@@ -99,7 +99,11 @@ def step_record(event: dict[str, Any]) -> StepRecord | None:
     """The StepRecord of a ``step`` event that carries one (rank 0's do), else None."""
     try:
         return StepRecord(
-            int(event["step"]), float(event["step_time_s"]), float(event["loss"]), float(event["grad_norm"]), int(event["tokens"])
+            int(event["step"]),
+            float(event["step_time_s"]),
+            float(event["loss"]),
+            float(event["grad_norm"]),
+            int(event["tokens"]),
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -98,7 +98,7 @@ class Routing:
 
     source: str = "forced_balance"
     data_condition: str = "mock_random"
-    token_policy: str = "dropless"  # noqa: S105 - no password
+    token_policy: str = "dropless"
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"dispatcher": "hybridep", "num_sms": 16, "shape__hidden_size": 264},
         {"dispatcher": "hybridep", "num_sms": 16},
     ),
+    (
+        "AT006",
+        {"tensor_parallel": 2, "sequence_parallel": True, "stack": {"megatron_core": "0.16.1"}},
+        {"tensor_parallel": 2, "sequence_parallel": True, "stack": {"megatron_core": "0.19.2"}},
+    ),
     ("MC099", {"permute_fusion": True, "stack": {"torch": "2.9"}}, {"permute_fusion": True}),
     ("MC098", {"router_fusion": True, "stack": {"transformer_engine": "2.6.1"}}, {"router_fusion": True}),
     ("AT004", {"grouped_gemm": True, "stack": {}}, {"grouped_gemm": True}),

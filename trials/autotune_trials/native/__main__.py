@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from autotune_trials.events import EventWriter
 from autotune_trials.native import refusal
+from autotune_trials.native.failures import kind_of, one_line
 from autotune_trials.spec import SpecError, TrialSpec
 
 
@@ -31,46 +32,25 @@ def main() -> NoReturn:
         spec = TrialSpec.from_json(path.read_text(encoding="utf-8"))
         refusal.check(spec, int(os.environ["WORLD_SIZE"]), importlib.metadata.version("megatron-core"))
         os.environ.update(spec.env)
-        from autotune_trials.native.rank import (
-            run,
-        )  # imports torch and Megatron, so the environment comes first
+        # Imports torch and Megatron, so the environment comes first.
+        from autotune_trials.native.rank import run
 
         run(spec, events)
     except (SpecError, refusal.Rejected) as error:
         _fail(events, "rejected", error)
     except BaseException as error:
-        _fail(events, _kind(error), error)
+        _fail(events, kind_of(error), error)
     _exit(0)
 
 
-def _kind(error: BaseException) -> str:
-    """How the failure is to be judged: ``out_of_memory``, ``numerics`` or ``exception``."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out_of_memory"
-    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
-        return "out_of_memory"
-    return "numerics" if type(error).__name__ == "NumericsError" else "exception"
-
-
 def _fail(events: EventWriter, kind: str, error: BaseException) -> NoReturn:
-    lines = str(error).strip().splitlines()
-    message = " ".join(line.strip() for line in lines)[:500] if lines else _place(error)
+    message = one_line(error)
     events.write("failed", kind=kind, error=type(error).__name__, message=message)
     if kind == "rejected":
         print(f"rejected: {message}", file=sys.stderr)  # noqa: T201 - the rank's log
     else:
         traceback.print_exception(error)
     _exit(2 if kind == "rejected" else 1)
-
-
-def _place(error: BaseException) -> str:
-    """For errors without a text (bare asserts): the line that raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return (
-        f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}"
-        if frames
-        else type(error).__name__
-    )
 
 
 def _exit(status: int) -> NoReturn:

@@ -12,9 +12,9 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import sys
-import types
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 
@@ -72,6 +72,7 @@ def before_import() -> None:
 
 def after_import() -> None:
     """The few stand-ins that have to replace names inside Megatron itself."""
+    _forget_triton_stub()
     _rng_tracker_uses_cpu_generator()
     _split_sizes_are_numbers()
     _norm_takes_part_in_sequence_parallel()
@@ -96,15 +97,18 @@ def _triton_stub() -> None:
     release = tuple(int(part) for part in importlib.metadata.version("megatron-core").split(".")[:2])
     if release < (0, 18) or importlib.util.find_spec("triton") is not None:
         return
-    triton, language = types.ModuleType("triton"), types.ModuleType("triton.language")
-    vars(triton).update(
-        __version__="0.0",  # older than anything that has the kernels, so that nothing counts on them
-        __spec__=importlib.machinery.ModuleSpec("triton", None, is_package=True),
-        jit=lambda function=None, **_: function or (lambda inner: inner),
-        language=language,
-    )
-    vars(language).update(constexpr=int)
+    # Mocks answer every name in a kernel's signature and swallow every decorator.
+    triton, language = MagicMock(name="triton"), MagicMock(name="triton.language")
+    triton.__version__ = "0.0"  # older than anything that has the kernels, so that nothing counts on them
+    triton.__spec__ = importlib.machinery.ModuleSpec("triton", None, is_package=True)
+    triton.language = language
     sys.modules.update({"triton": triton, "triton.language": language})
+
+
+def _forget_triton_stub() -> None:
+    # torch asks for the package later, and would go on to use what it finds.
+    if isinstance(sys.modules.get("triton"), MagicMock):
+        del sys.modules["triton"], sys.modules["triton.language"]
 
 
 def _devices_are_cpu() -> None:

@@ -13,6 +13,7 @@ import torch
 from autotune_policies.errors import PolicyError
 from autotune_trials.events import EventWriter
 from autotune_trials.native import refusal
+from autotune_trials.native.failures import kind_of, one_line
 from autotune_trials.native.memory import PeakMemory
 from autotune_trials.spec import TrialSpec
 
@@ -108,26 +109,11 @@ def _refused_by_megatron() -> Iterator[None]:
     """
     try:
         yield
-    except (torch.OutOfMemoryError, torch.distributed.DistError):
+    except torch.distributed.DistError:
         raise
     except PolicyError as error:
         raise refusal.Rejected(f"{error.message}" + (f"; {error.hint}" if error.hint else "")) from error
     except (AssertionError, ValueError, TypeError, NotImplementedError, ImportError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        if kind_of(error) == "out_of_memory":
             raise
-        raise refusal.Rejected(_one_line(error)) from error
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if text:
-        return f"Megatron-Core refuses it: {text}"
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    where = (
-        f"{os.path.basename(frame.tb_frame.f_code.co_filename)}:{frame.tb_lineno}"
-        if frame
-        else "unknown place"
-    )
-    return f"Megatron-Core refuses it: {type(error).__name__} at {where}"
+        raise refusal.Rejected(f"Megatron-Core refuses it: {one_line(error)}") from error

@@ -1,0 +1,98 @@
+"""Runs the `autotune` command as a user does, and knows which processes it left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+_MARKER = "AUTOTUNE_TEST_RUN"
+
+
+@dataclass
+class Command:
+    """One `autotune` command; everything it starts carries its mark in the environment."""
+
+    home: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        paths = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "policies"))
+        environment = {
+            **os.environ, "AUTOTUNE_HOME": str(self.home), _MARKER: self.mark, "PYTHONPATH": paths,
+            "PYTHONWARNINGS": "default",
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "autotune.cli.main", *arguments], env=environment, cwd=self.home, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, timeout_s: float = 400) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*arguments)
+        try:
+            out, talk = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(arguments, process.returncode, out, talk)
+
+    def processes(self) -> list[str]:
+        """Command lines of the processes that carry the mark and are alive."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{_MARKER}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if line:  # a zombie has none
+                        found.append(line)
+            except OSError:
+                continue
+        return found
+
+    def wait_until_gone(self, limit_s: float) -> list[str]:
+        """What is still alive after so long, at best nothing."""
+        end_s = time.monotonic() + limit_s
+        while (left := self.processes()) and time.monotonic() < end_s:
+            time.sleep(0.2)
+        return left
+
+    def kill_everything(self) -> None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{_MARKER}={self.mark}".encode() in (folder / "environ").read_bytes():
+                    os.kill(int(folder.name), signal.SIGKILL)
+            except OSError:
+                continue
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    made = Command(tmp_path_factory.mktemp("home"))
+    yield made
+    made.kill_everything()
+
+
+@pytest.fixture
+def own_command(tmp_path: Path) -> Iterator[Command]:
+    made = Command(tmp_path)
+    yield made
+    made.kill_everything()
+
+
+@pytest.fixture(scope="session")
+def outcomes() -> Callable[[Path], dict[int, dict[str, object]]]:
+    """The recorded outcome of every launched trial of a study folder."""
+
+    def read(folder: Path) -> dict[int, dict[str, object]]:
+        paths = sorted(folder.glob("trials/*/outcome.json"))
+        return {int(path.parent.name): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    return read

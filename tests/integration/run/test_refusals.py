@@ -1,0 +1,53 @@
+"""Requests that cannot be served say so in one line and start nothing."""
+
+import json
+
+import pytest
+
+from .conftest import Command
+
+pytestmark = pytest.mark.service
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "hint"),
+    [
+        (
+            ("--model", "dsv3", "--cluster", "gb300", "--address", "local"),
+            "error: cluster 'gb300' needs 64 nodes x 4 GB300 GPUs (256 in all, NVLink domains of 72), "
+            "but no Ray cluster runs here and this machine has no GPU",
+            "--dry-run",
+        ),
+        (
+            ("--model", "dsv3", "--cluster", "gb300", "--address", "127.0.0.1:1"),
+            "error: no Ray cluster answers at '127.0.0.1:1': ",
+            "--address HOST:PORT",
+        ),
+        (("--model", "dsv4", "--cluster", "gb300"), "error: unknown model 'dsv4'", "did you mean dsv3?"),
+        (("--model", "tiny-moe", "--cluster", "locale"), "error: unknown cluster 'locale'", "did you mean local?"),
+        (
+            ("--model", "tiny-moe", "--cluster", "local", "--gpus", "16"),
+            "error: cluster 'local' needs 2 x 8 ranks, but this machine is one node",
+            "--gpus 8",
+        ),
+    ],
+)
+def test_an_impossible_request_exits_2_with_a_hint(
+    own_command: Command, arguments: tuple[str, ...], says: str, hint: str
+) -> None:
+    run = own_command.run("start", *arguments, timeout_s=60)
+
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert says in run.stderr
+    assert hint in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_dry_run_prints_the_first_trial_and_leaves_nothing(own_command: Command) -> None:
+    run = own_command.run("start", "--model", "dsv3", "--cluster", "gb300", "--dry-run", "--json", timeout_s=60)
+
+    document = json.loads(run.stdout)
+    assert document["gang"]["world_size"] == 256
+    assert document["first_trial"]["settings"]["dispatcher"] == "alltoall"
+    assert list(own_command.home.iterdir()) == []
