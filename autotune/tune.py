@@ -68,7 +68,7 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
             run_config=ray_tune.RunConfig(name=request.study, storage_path=scratch, verbose=0),
         ).fit()
         if searcher.problem:
-            raise RunError(searcher.problem, hint=f"study {request.study!r} keeps what had finished")
+            raise searcher.problem
         if searcher.exhausted:
             progress.say("the space has no further point that can run here")
 

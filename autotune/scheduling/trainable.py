@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from ray import tune
 
-from autotune.errors import ClusterError
+from autotune.errors import AutotuneError, ClusterError
 from autotune.measure.outcome import TrialOutcome, judge
 from autotune.measure.run import GangRun
 from autotune.scheduling.gang import Gang, run_gang
@@ -46,15 +46,17 @@ def run_trial(config: Mapping[str, Any]) -> None:
         config: ``spec`` (a TrialSpec as a mapping), ``trial_dir`` (its folder, visible from here) and optionally
             ``fingerprint`` (key of the compile caches) and ``argv`` (program of a rank).
 
-    What goes wrong outside the gang (the folder cannot be seen, a bug) is reported as ``failure``, a traceback.
+    What goes wrong outside the gang (the folder cannot be seen, a bug) is reported as ``failure`` with a ``hint``.
     """
     try:
         spec = spec_from(config["spec"])
         gang = RayGang(argv=config.get("argv"), fingerprint=config.get("fingerprint"))
         outcome = execute(gang, spec, Path(config["trial_dir"]))
+    # Tune would keep these to itself: the driver would learn only that the trial failed.
+    except AutotuneError as error:
+        tune.report({"failure": error.message, "hint": error.hint})
     except Exception:
-        # Tune would keep it to itself: the driver would learn only that the trial failed.
-        tune.report({"failure": traceback.format_exc()})
+        tune.report({"failure": traceback.format_exc(), "hint": "this is a bug; its traceback is above"})
     else:
         # As text: Tune flattens mappings on their way to the searcher.
         tune.report({"outcome": json.dumps(outcome.to_dict())})

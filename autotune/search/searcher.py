@@ -8,6 +8,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from autotune.errors import RunError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -57,7 +58,7 @@ class StudySearcher(Searcher):
         self._reported = {outcome.trial for outcome in study.outcomes()}
         self._lost_in_a_row = 0
         self.exhausted = False
-        self.problem: str | None = None
+        self.problem: RunError | None = None
 
     def suggest(self, trial_id: str) -> Any:
         """The configuration of the next Tune trial, or FINISHED when the budget or the space is used up."""
@@ -88,14 +89,17 @@ class StudySearcher(Searcher):
         if result and "outcome" in result and not error:
             outcome = TrialOutcome.from_dict(json.loads(result["outcome"]))
         else:
-            self.problem = (result or {}).get("failure")
-            reason = (
-                self.problem.strip().splitlines()[-1] if self.problem else "the trial's worker died with its outcome"
-            )
+            failure = (result or {}).get("failure")
+            if failure:
+                self.problem = RunError(failure, hint=(result or {}).get("hint"))
+            reason = failure.strip().splitlines()[-1] if failure else "the trial's worker died with its outcome"
             outcome = TrialOutcome(proposal.trial, TrialState.LOST, proposal.settings, reason=reason)
         self._lost_in_a_row = self._lost_in_a_row + 1 if outcome.state is TrialState.LOST else 0
         if self._lost_in_a_row >= _MOST_LOST and self.problem is None:
-            self.problem = f"{_MOST_LOST} trials in a row were lost, the last one because {outcome.reason}"
+            self.problem = RunError(
+                f"{_MOST_LOST} trials in a row were lost, the last one because {outcome.reason}",
+                hint="the study keeps what had finished; look at the nodes in the Ray dashboard",
+            )
         self._study.tell(outcome)
         self._report_new()
 

@@ -125,7 +125,17 @@ def test_the_policy_trains_with_exactly_its_settings(command: Command, finished:
     policy = finished[1]["policy"]
 
     run = command.run(
-        "policy", "exec", policy, "--", sys.executable, "-m", "autotune_trials.train", "--policy", policy, "--steps", "3"
+        "policy",
+        "exec",
+        policy,
+        "--",
+        sys.executable,
+        "-m",
+        "autotune_trials.train",
+        "--policy",
+        policy,
+        "--steps",
+        "3",
     )
 
     assert run.returncode == 0, run.stderr

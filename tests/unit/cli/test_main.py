@@ -18,7 +18,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     ("arguments", "error", "hint"),
     [
         (("strat",), "error: unknown command 'strat'; did you mean start or status?", "hint: autotune --help"),
-        (("start", "--modl", "x"), "error: no such option '--modl'. Did you mean '--model'?", "hint: autotune start --help"),
+        (
+            ("start", "--modl", "x"),
+            "error: no such option '--modl'. Did you mean '--model'?",
+            "hint: autotune start --help",
+        ),
         (("start",), "error: missing option '--model'", "hint: autotune start --help"),
         (("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "two"), "'two' is not a valid integer", ""),
         (("start", "--model", "no.yaml", "--cluster", "local"), "error: no such file: no.yaml", ""),

@@ -94,7 +94,9 @@ def test_every_end_reaches_the_sampler_as_it_should(
     assert second is not None
     assert third is not None
     study.tell(complete(first))
-    study.tell(TrialOutcome(second.trial, TrialState.INFEASIBLE, second.settings, reason="out of memory", violation=3.0))
+    study.tell(
+        TrialOutcome(second.trial, TrialState.INFEASIBLE, second.settings, reason="out of memory", violation=3.0)
+    )
     over = replace(complete(third), peak_memory_bytes=150_000_000 + 2**31)
     study.tell(over)
 

@@ -1,0 +1,139 @@
+"""The study as Ray Tune sees it."""
+
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune.scheduling.environment import prepare
+from autotune.search.proposal import Proposal
+from autotune.search.study import Study
+from autotune_trials.spec import spec_from
+
+prepare()
+pytestmark = pytest.mark.service
+
+Requests = Callable[..., TuneRequest]
+
+
+class Run:
+    """A searcher driven by hand, and what it told its listeners."""
+
+    def __init__(self, request: TuneRequest, here: Surroundings, clock: Callable[[], float] = lambda: 0.0) -> None:
+        from autotune.search.searcher import StudySearcher
+
+        self.study = Study(request)
+        self.study.enter(here)
+        self.launched: list[Proposal] = []
+        self.ended: list[TrialOutcome] = []
+        self.searcher = StudySearcher(
+            self.study, request, here, on_launch=self.launched.append, on_end=self.ended.append, clock=clock
+        )
+
+    def finish(self, trial_id: str, complete: Callable[[Proposal], TrialOutcome], index: int) -> None:
+        outcome = complete(self.launched[index])
+        self.searcher.on_trial_complete(trial_id, {"outcome": json.dumps(outcome.to_dict()), "done": True})
+
+
+def finished(config: Any) -> bool:
+    from ray.tune.search import Searcher
+
+    return bool(config == Searcher.FINISHED)
+
+
+def test_a_suggestion_is_a_complete_trial_with_its_folder(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    request = request_for(trials=1)
+    run = Run(request, here)
+
+    config = run.searcher.suggest("a")
+
+    spec = spec_from(config["spec"])
+    assert spec == request.spec(run.launched[0].trial, run.launched[0].point)
+    assert config["trial_dir"] == str(request.trial_folder(spec.trial))
+    assert request.trial_folder(spec.trial).is_dir()
+    assert config["fingerprint"] == here.fingerprint
+    assert json.loads(json.dumps(config)) == config
+
+
+def test_the_budget_counts_launched_trials(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    run = Run(request_for(trials=2), here)
+    assert run.searcher.suggest("a") is not None
+    assert run.searcher.suggest("b") is not None
+    assert run.searcher.suggest("c") is None  # one of the two may still be lost
+
+    run.finish("a", complete, 0)
+    run.finish("b", complete, 1)
+
+    assert finished(run.searcher.suggest("c"))
+    assert [outcome.state for outcome in run.ended].count(TrialState.COMPLETE) == 2
+
+
+def test_a_worker_that_dies_is_a_lost_trial_and_is_launched_again(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    run = Run(request_for(trials=1), here)
+    run.searcher.suggest("a")
+
+    run.searcher.on_trial_complete("a", error=True)
+
+    assert run.ended[-1].state is TrialState.LOST
+    assert run.study.launched() == 0
+    assert run.searcher.suggest("b") is not None
+
+
+def test_many_lost_trials_in_a_row_end_the_run(request_for: Requests, here: Surroundings) -> None:
+    run = Run(request_for(trials=20), here)
+    for trial_id in ("a", "b", "c"):
+        run.searcher.suggest(trial_id)
+        run.searcher.on_trial_complete(trial_id, error=True)
+
+    assert run.searcher.problem is not None
+    assert "3 trials in a row were lost" in run.searcher.problem.message
+    assert finished(run.searcher.suggest("d"))
+
+
+def test_a_failure_outside_the_gang_ends_the_run_with_its_traceback(request_for: Requests, here: Surroundings) -> None:
+    run = Run(request_for(trials=20), here)
+    run.searcher.suggest("a")
+
+    run.searcher.on_trial_complete("a", {"failure": "Traceback ...\nClusterError: the trial folder cannot be seen"})
+
+    assert run.searcher.problem is not None
+    assert "Traceback" in run.searcher.problem.message
+    assert run.ended[-1].reason == "ClusterError: the trial folder cannot be seen"
+    assert finished(run.searcher.suggest("b"))
+
+
+def test_nothing_is_launched_after_the_deadline(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    now = [0.0]
+    run = Run(request_for(trials=20, deadline_s=60.0), here, clock=lambda: now[0])
+    run.searcher.suggest("a")
+    now[0] = 61.0
+    run.finish("a", complete, 0)
+
+    assert finished(run.searcher.suggest("b"))
+
+
+def test_an_unknown_trial_changes_nothing(request_for: Requests, here: Surroundings) -> None:
+    run = Run(request_for(), here)
+
+    run.searcher.on_trial_complete("never-suggested", {"outcome": "{}"})
+
+    assert run.ended == []
+
+
+def test_tune_may_pickle_it(request_for: Requests, here: Surroundings) -> None:
+    run = Run(request_for(), here)
+
+    assert pickle.loads(pickle.dumps(run.searcher)) is not None
