@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune.errors import RunError
+from autotune.errors import ClusterError, RunError
 from autotune.export.result import Result, conclude
+from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
@@ -54,6 +55,7 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
         surroundings = preflight_ray(request, session.node_ids)
         for backend, reason in surroundings.unavailable.items():
             progress.say(f"preflight: {backend} is unavailable: {reason}")
+        _require_baseline(request, surroundings)
         study.enter(surroundings)
         searcher = StudySearcher(
             study, request, surroundings,
@@ -71,6 +73,16 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
             raise searcher.problem
         if searcher.exhausted:
             progress.say("the space has no further point that can run here")
+
+
+def _require_baseline(request: TuneRequest, surroundings: Surroundings) -> None:
+    """Everything is compared with the baseline, so nothing can be tuned without it."""
+    dispatcher = str(request.settings(request.space.baseline)["dispatcher"])
+    if dispatcher in surroundings.unavailable:
+        raise ClusterError(
+            f"the baseline's dispatcher {dispatcher} cannot run here: {surroundings.unavailable[dispatcher]}",
+            hint="pip install 'moe-autotune[trial]' on every node",
+        )
 
 
 @contextmanager

@@ -73,6 +73,8 @@ class TrialOutcome:
         resolved: What rank 0 read back from the built objects.
         wall_s: Launch to end as the scheduler saw it.
         rank_lifetime_s: Start of the first to end of the last rank.
+        startup_s: What the ranks' life-time holds beside the steps: imports, build, compilation before them.
+        warmup_s: Time of the warm-up steps, in which kernels are compiled; never part of a step time.
         gpu_s: rank_lifetime_s x ranks.
         hosts: Where it ran.
     """
@@ -92,6 +94,8 @@ class TrialOutcome:
     resolved: dict[str, Any] | None = None
     wall_s: float = 0.0
     rank_lifetime_s: float = 0.0
+    startup_s: float = 0.0
+    warmup_s: float = 0.0
     gpu_s: float = 0.0
     hosts: list[str] = field(default_factory=list)
 
@@ -122,6 +126,8 @@ def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
         resolved=run.resolved,
         wall_s=run.wall_s,
         rank_lifetime_s=run.rank_lifetime_s,
+        startup_s=max(0.0, run.rank_lifetime_s - sum(record.step_time_s for record in run.steps)),
+        warmup_s=sum(record.step_time_s for record in run.steps if record.step <= spec.contract.warmup_steps),
         gpu_s=run.rank_lifetime_s * spec.gang.world_size,
         hosts=list(run.hosts),
     )

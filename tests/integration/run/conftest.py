@@ -24,25 +24,38 @@ class Command:
     home: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    @property
+    def talk(self) -> str:
+        """What the command has written to stderr so far."""
+        return self._talk_file.read_text(encoding="utf-8")
+
+    @property
+    def _talk_file(self) -> Path:
+        return self.home.parent / f"{self.mark}.stderr"
+
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         paths = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "policies"))
-        environment = {
-            **os.environ, "AUTOTUNE_HOME": str(self.home), _MARKER: self.mark, "PYTHONPATH": paths,
-            "PYTHONWARNINGS": "default",
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", "autotune.cli.main", *arguments], env=environment, cwd=self.home, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        environment = {**os.environ, "AUTOTUNE_HOME": str(self.home), _MARKER: self.mark, "PYTHONPATH": paths}
+        with self._talk_file.open("w", encoding="utf-8") as talk:
+            return subprocess.Popen(
+                [sys.executable, "-m", "autotune.cli.main", *arguments],
+                env=environment,
+                cwd=self.home,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=talk,
+            )
 
-    def run(self, *arguments: str, timeout_s: float = 400) -> "subprocess.CompletedProcess[str]":
-        process = self.start(*arguments)
+    def finish(self, process: "subprocess.Popen[str]", timeout_s: float) -> "subprocess.CompletedProcess[str]":
         try:
-            out, talk = process.communicate(timeout=timeout_s)
+            out, _ = process.communicate(timeout=timeout_s)
         except BaseException:
             process.kill()
             raise
-        return subprocess.CompletedProcess(arguments, process.returncode, out, talk)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, self.talk)
+
+    def run(self, *arguments: str, timeout_s: float = 400) -> "subprocess.CompletedProcess[str]":
+        return self.finish(self.start(*arguments), timeout_s)
 
     def processes(self) -> list[str]:
         """Command lines of the processes that carry the mark and are alive."""

@@ -1,9 +1,12 @@
 """What happens when the driver is killed or interrupted in the middle of a run."""
 
 import json
+import re
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,10 @@ Outcomes = Callable[[Path], dict[int, dict[str, Any]]]
 START = ("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "3", "--json")
 
 
-def interrupt_in_the_second_launch(command: Command, number: int) -> "subprocess.CompletedProcess[str]":
-    """Run until the first trial has ended and the second one trains, then send the driver a signal."""
+def interrupt_in_the_second_launch(
+    command: Command, number: int, look: Callable[[], None] = lambda: None
+) -> "subprocess.CompletedProcess[str]":
+    """Run until the first trial has ended and the second one trains, look around, then send the driver a signal."""
     process = command.start(*START)
     study = command.home / "tiny-moe-local" / "trials"
     end_s = time.monotonic() + 180
@@ -30,10 +35,10 @@ def interrupt_in_the_second_launch(command: Command, number: int) -> "subprocess
         time.sleep(0.1)
     else:
         process.kill()
-        raise AssertionError(f"the second trial never trained: {process.communicate()}")
+        raise AssertionError(f"the second trial never trained: {command.talk}")
+    look()
     process.send_signal(number)
-    out, talk = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(START, process.returncode, out, talk)
+    return command.finish(process, timeout_s=60)
 
 
 def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(own_command: Command, outcomes: Outcomes) -> None:
@@ -55,8 +60,28 @@ def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(own_command
     assert own_command.wait_until_gone(15) == []
 
 
+def ray_state(dashboard: str, what: str) -> list[dict[str, Any]]:
+    """What the dashboard of the run knows, asked with the token that Ray keeps for this user."""
+    token = Path("~/.ray/auth_token").expanduser().read_text(encoding="utf-8").strip()
+    request = urllib.request.Request(
+        f"{dashboard}/api/v0/{what}?limit=1000&detail=1", headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        found = json.loads(answer.read())["data"]["result"]["result"]
+    assert isinstance(found, list)
+    return found
+
+
 def test_ctrl_c_ends_the_gang_and_keeps_the_study(own_command: Command, outcomes: Outcomes) -> None:
-    interrupted = interrupt_in_the_second_launch(own_command, signal.SIGINT)
+    seen: dict[str, list[dict[str, Any]]] = {}
+
+    def look() -> None:
+        [dashboard] = re.findall(r"ray dashboard: (http://127\.0\.0\.1:\d+)", own_command.talk)
+        seen.update({what: ray_state(dashboard, what) for what in ("actors", "placement_groups")})
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{dashboard}/api/v0/actors", timeout=20)
+
+    interrupted = interrupt_in_the_second_launch(own_command, signal.SIGINT, look)
 
     assert interrupted.returncode == 1
     assert "error: interrupted; study 'tiny-moe-local' keeps what had finished" in interrupted.stderr
@@ -64,3 +89,5 @@ def test_ctrl_c_ends_the_gang_and_keeps_the_study(own_command: Command, outcomes
     assert "Traceback" not in interrupted.stderr
     assert own_command.wait_until_gone(20) == []
     assert list(outcomes(own_command.home / "tiny-moe-local")) == [0]
+    assert "tiny-moe-local/trial-0001/node-0" in {actor["name"] for actor in seen["actors"]}
+    assert any("tiny-moe-local" in group["name"] for group in seen["placement_groups"])

@@ -50,6 +50,12 @@ def spec(ranks: int = 4, device: str = "cpu", **changes: Any) -> TrialSpec:
         ({"routing_data_condition": "real"}, "routing.data_condition='real'"),
         ({"routing_token_policy": "capacity"}, "routing.token_policy='capacity'"),
         ({"tensor_parallel": 2}, "tensor_parallel=2 with experts needs sequence_parallel: true"),
+        ({"expert_parallel": 4, "model_num_experts": 6}, "expert_parallel=4 does not divide the 6 experts"),
+        ({"expert_tensor_parallel": 2}, "expert_tensor_parallel=2"),
+        (
+            {"tensor_parallel": 4, "sequence_parallel": True, "contract_seq_length": 18},
+            "seq_length=18 is no multiple of tensor_parallel=4",
+        ),
         ({"device": "tpu"}, "gang.device='tpu'"),
         (
             {"pipeline_parallel": 4, "virtual_pipeline": 2, "contract_global_batch_size": 6},
@@ -87,7 +93,7 @@ SIZE = st.sampled_from([1, 2, 3, 4, 8])
 def test_what_passes_can_be_laid_out(pipeline: int, tensor: int, expert: int, rows: int, batch: int) -> None:
     trial = spec(
         8, pipeline_parallel=pipeline, tensor_parallel=tensor, sequence_parallel=True, expert_parallel=expert,
-        micro_batch_size=rows, contract_global_batch_size=batch,
+        micro_batch_size=rows, contract_global_batch_size=batch, contract_seq_length=48, model_num_experts=24,
     )  # fmt: skip
     replicas, rest = divmod(8, pipeline * tensor)
     whole = not rest and 8 % (pipeline * expert) == 0 and batch % (rows * replicas) == 0

@@ -288,3 +288,21 @@ def test_a_storage_that_cannot_be_opened_is_one_line_without_the_password(tmp_pa
         open_storage("postgresql://user:secret@localhost:1/db")
 
     assert "secret" not in caught.value.message
+
+
+def test_a_point_that_is_known_is_answered_from_the_record(
+    request_for: Requests, here: Surroundings, complete: Complete
+) -> None:
+    request = request_for()
+    twice = replace(request, space=replace(request.space, seeds=(dict(request.space.baseline),)))
+    study = Study(twice)
+    study.enter(here)
+    baseline, other = run(study, complete, 2)
+
+    trials = optuna_trials(twice)
+    answered = [trial for trial in trials if "duplicate_of" in trial.user_attrs]
+
+    assert other.digest != baseline.digest
+    assert [trial.user_attrs["duplicate_of"] for trial in answered] == [baseline.trial]
+    assert answered[0].values == trials[baseline.trial].values
+    assert len([outcome for outcome in study.outcomes() if outcome.state is TrialState.COMPLETE]) == 2
