@@ -1,11 +1,14 @@
 """A Ray cluster for the time of one run: a running one that is joined, or one of our own on this machine."""
 
 import logging
+import os
 import socket
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -15,6 +18,7 @@ from autotune.errors import ClusterError
 from autotune.request import TuneRequest
 from autotune.scheduling.ray_gang import RANK_RESOURCE
 from autotune_trials.facts import gpu_names
+from autotune_trials.processes import FAMILY_VARIABLE, Janitor
 
 _ANSWER_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 128 << 20  # nothing large travels through Ray here
@@ -50,21 +54,33 @@ def ray_session(request: TuneRequest, address: str) -> Iterator[Session]:
         ClusterError: no cluster at that address, or too few nodes or GPUs of the right kind.
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray announces its own future changes; nothing a user of ours can act on
+    with _no_orphans():
         context = _connect(request, address)
+        try:
+            nodes = _fitting_nodes(request)
+            need = request.gang.num_nodes
+            if len(nodes) < need:
+                raise ClusterError(
+                    f"{needs(request)}, but the Ray cluster has {len(nodes)} such nodes",
+                    hint="see what would run with --dry-run",
+                )
+            url = context.dashboard_url
+            yield Session(f"http://{url}" if url else None, nodes, max(1, len(nodes) // need))
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _no_orphans() -> Iterator[None]:
+    """Ray's agents live on for ever when the driver that started them is killed; a janitor ends them."""
+    marker = uuid.uuid4().hex
+    janitor = Janitor(marker)
+    os.environ[FAMILY_VARIABLE] = marker  # inherited by the processes of a cluster that is started here
     try:
-        nodes = _fitting_nodes(request)
-        need = request.gang.num_nodes
-        if len(nodes) < need:
-            raise ClusterError(
-                f"{needs(request)}, but the Ray cluster has {len(nodes)} such nodes",
-                hint="see what would run with --dry-run",
-            )
-        url = context.dashboard_url
-        yield Session(f"http://{url}" if url else None, nodes, max(1, len(nodes) // need))
+        yield
     finally:
-        ray.shutdown()
+        del os.environ[FAMILY_VARIABLE]
+        janitor.dismiss()
 
 
 def needs(request: TuneRequest) -> str:
@@ -88,13 +104,13 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
         _check_answers(address)
     if address != "local" and request.gang.device == "cuda":
         try:
-            return ray.init(address=address, **options)
+            return _init(address=address, **options)
         except (ConnectionError, RayError, RuntimeError, ValueError) as error:
             if address != "auto":
                 reason = str(error).strip().splitlines()[0]
                 raise ClusterError(f"the Ray cluster at {address} cannot be joined: {reason}") from error
     _check_this_machine(request)
-    return ray.init(
+    return _init(
         address="local",
         resources={RANK_RESOURCE: request.gang.ranks_per_node} if request.gang.device == "cpu" else None,
         object_store_memory=_OBJECT_STORE_BYTES,
@@ -102,6 +118,12 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
         dashboard_host="127.0.0.1",
         **options,
     )
+
+
+def _init(**options: Any) -> "ray.client_builder.ClientContext":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray announces its own future changes; nothing a user of ours can act on
+        return ray.init(**options)
 
 
 def _check_answers(address: str) -> None:

@@ -144,7 +144,7 @@ def _kernels(spec: TrialSpec, transformer_engine: bool) -> dict[str, Any]:
         "transformer_impl": "transformer_engine" if transformer_engine else "local",
         "bias_activation_fusion": cuda,
         "bias_dropout_fusion": cuda,
-        "masked_softmax_fusion": cuda,
+        "masked_softmax_fusion": transformer_engine,
         "cross_entropy_loss_fusion": cuda,
         "apply_rope_fusion": transformer_engine and spec.model.attention == "mha",
         "gradient_accumulation_fusion": cuda and _accumulation_kernel(),

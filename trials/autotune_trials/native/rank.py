@@ -1,5 +1,6 @@
 """The life of one rank, top to bottom: import, join, build, train, report."""
 
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -28,6 +29,8 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
     world_size, rank, local_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
     release = importlib.metadata.version("megatron-core")
     _import_megatron(spec)
+    gc.freeze()
+    gc.enable()
     memory = PeakMemory(spec.gang.device)
     events.write("imported", rss_bytes=memory.rss_bytes)
 

@@ -25,6 +25,7 @@ def check(spec: TrialSpec, world_size: int, release: str) -> None:
     """
     _check_contract(spec, world_size)
     _check_batch(spec, world_size)
+    _check_split(spec)
     if spec.gang.device == "cpu":
         _check_cpu(spec, release)
 
@@ -75,10 +76,24 @@ def _check_batch(spec: TrialSpec, world_size: int) -> None:
         raise Rejected(
             f"seq_length={spec.contract.seq_length} is no multiple of 2 x context_parallel={values['context_parallel']}"
         )
-    if values["tensor_parallel"] > 1 and spec.model.num_experts and not spec.settings["sequence_parallel"]:
-        raise Rejected(
-            f"tensor_parallel={values['tensor_parallel']} with experts needs sequence_parallel: true"
-        )
+
+
+def _check_split(spec: TrialSpec) -> None:
+    """Splits that Megatron-Core checks late, or not at all."""
+    settings, model = spec.settings, spec.model
+    tensor, expert, expert_tensor = (
+        settings[f"{name}_parallel"] for name in ("tensor", "expert", "expert_tensor")
+    )
+    assert isinstance(tensor, int)
+    assert isinstance(expert, int)
+    if tensor > 1 and model.num_experts and not settings["sequence_parallel"]:
+        raise Rejected(f"tensor_parallel={tensor} with experts needs sequence_parallel: true")
+    if settings["sequence_parallel"] and spec.contract.seq_length % tensor:
+        raise Rejected(f"seq_length={spec.contract.seq_length} is no multiple of tensor_parallel={tensor}")
+    if model.num_experts and model.num_experts % expert:
+        raise Rejected(f"expert_parallel={expert} does not divide the {model.num_experts} experts")
+    if expert_tensor != 1:
+        raise Rejected(f"expert_tensor_parallel={expert_tensor}; the native program splits no expert: 1")
 
 
 def _check_cpu(spec: TrialSpec, release: str) -> None:
