@@ -23,9 +23,12 @@ class Cluster(validation.Validated):
         sm_count: Streaming multiprocessors.
         nvlink_bytes_per_s: Per direction.
         nic_bytes_per_s: Per direction.
+        nic_proxied: Whether messages that a GPU starts pass a host thread (EFA) instead of going to the NIC directly.
         peak_flops_per_s: Dense peak by precision.
         env: Variables every trial gets before its first torch import.
         launch: What only the launcher can do, e.g. ``numa_binding``.
+        parameters: What may vary on this hardware beside the model's own parameters: choices by setting, the usual one
+            first. A model file that has the parameter too wins.
         fixed: Settings that this hardware pins.
         note: What its measurements mean, printed with every result.
     """
@@ -40,9 +43,11 @@ class Cluster(validation.Validated):
     sm_count: int | None = Field(ge=1, default=None)
     nvlink_bytes_per_s: float | None = Field(gt=0, default=None)
     nic_bytes_per_s: float | None = Field(gt=0, default=None)
+    nic_proxied: bool = False
     peak_flops_per_s: dict[str, float] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     launch: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, list[Any]] = Field(default_factory=dict)
     fixed: dict[str, Any] = Field(default_factory=dict)
     note: str = ""
 
@@ -50,6 +55,15 @@ class Cluster(validation.Validated):
     @classmethod
     def _env_is_allowed(cls, env: dict[str, str]) -> dict[str, str]:
         return {name: check_variable(name, value) for name, value in env.items()}
+
+    @field_validator("parameters")
+    @classmethod
+    def _parameters_are_settings(cls, parameters: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for name, choices in parameters.items():
+            values = [check_value(name, value) for value in choices]
+            if not values or len({repr(value) for value in values}) != len(values):
+                raise ValueError(f"{name}: choices must be there and differ, but got {values}")
+        return parameters
 
     @field_validator("fixed")
     @classmethod

@@ -10,12 +10,15 @@ import yaml
 
 from autotune.cluster import Cluster, load_cluster
 from autotune.errors import RequestError
-from autotune.space.files import ModelFile, load_model
+from autotune.space.compose import compose
+from autotune.space.files import TRIAL_KINDS, ModelFile, load_model
+from autotune.space.guide import load_guide
 from autotune.space.parameters import Point, SearchSpace
 from autotune.space.resolve import settings_of
 from autotune_policies.documents import read_document
 from autotune_policies.errors import PolicyError
-from autotune_policies.settings import Settings, closest
+from autotune_policies.settings import SETTINGS, Settings, closest
+from autotune_policies.surroundings import environment_of, read_environment
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
 Select = Literal["throughput", "memory", "balanced"]
@@ -40,6 +43,7 @@ class TuneRequest:
         select: Which member of the Pareto front becomes the policy.
         memory_limit_bytes: Trials above it are infeasible; None = no limit beside the hardware's.
         seed: Seed of the sampler.
+        probe_rules: Share of the launches that may break rules which are only suspect, 0 to 1.
         storage: Optuna storage URL; None = sqlite in the study folder.
         deadline_s: Seconds after which no further trial is launched; None = no limit.
         trial_deadline_s: A trial is killed after so long.
@@ -60,6 +64,7 @@ class TuneRequest:
     select: Select = "throughput"
     memory_limit_bytes: int | None = None
     seed: int = 0
+    probe_rules: float = 0.0
     storage: str | None = None
     deadline_s: float | None = None
     trial_deadline_s: float = 1800.0
@@ -83,18 +88,29 @@ class TuneRequest:
 
     def settings(self, point: Mapping[str, Any]) -> Settings:
         """All canonical settings of a point of the space."""
-        return settings_of(point, {**self.space.fixed, **self.cluster.fixed}, self.shape)
+        found = read_environment(self.cluster.env)
+        here = {name: value for name, value in found.items() if value is not None and not SETTINGS[name].only_with}
+        return settings_of(point, {**here, **self.space.fixed, **self.cluster.fixed}, self.shape)
+
+    def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Variables of every rank: the cluster's, what the settings ask for, and HybridEP's view of the topology."""
+        variables = {**self.cluster.env, **environment_of(settings)}
+        if settings["dispatcher"] == "hybridep":
+            inside = min(int(settings["expert_parallel"]), self.cluster.nvlink_domain_gpus)
+            variables["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] = str(inside)
+        return variables
 
     def spec(self, trial: int, point: Point) -> TrialSpec:
         """The trial specification of a point."""
+        settings = self.settings(point)
         return TrialSpec(
             study=self.study,
             trial=trial,
             model=self.shape,
             contract=self.contract,
-            settings=self.settings(point),
+            settings=settings,
             gang=self.gang,
-            env=dict(self.cluster.env),
+            env=self.environment(settings),
             deadline_s=self.trial_deadline_s,
             stall_s=self.trial_stall_s,
             program=self.program,
@@ -133,10 +149,12 @@ def load_request(
     home: Path | None = None,
     storage: str | None = None,
     routing: str | None = None,
+    trial: str | None = None,
     select: str = "throughput",
     memory_limit_gib: float | None = None,
     deadline: str | None = None,
     seed: int = 0,
+    probe_rules: float = 0.0,
 ) -> TuneRequest:
     """A complete request from what was typed.
 
@@ -149,18 +167,20 @@ def load_request(
         home: Folder of all studies; None = ``$AUTOTUNE_HOME`` or ``~/.autotune``.
         storage: Optuna storage URL; None = sqlite in the study folder.
         routing: Routing source; None = the model file's.
+        trial: Kind of trial program; None = the model file's.
         select: Which member of the front is exported.
         memory_limit_gib: Peak memory above which a trial is infeasible, GiB per GPU.
         deadline: E.g. ``2h``, ``90m``, ``45s``.
         seed: Seed of the sampler.
+        probe_rules: Share of the launches that may break suspect rules, 0 to 1.
 
     Raises:
         RequestError: an unknown name, a wrong file or an impossible value.
     """
     asked = {
         "model": _portable(model), "cluster": _portable(cluster), "gpus": gpus, "trials": trials, "study": study,
-        "storage": storage, "routing": routing, "select": select, "memory_limit_gib": memory_limit_gib,
-        "deadline": deadline, "seed": seed,
+        "storage": storage, "routing": routing, "trial": trial, "select": select, "memory_limit_gib": memory_limit_gib,
+        "deadline": deadline, "seed": seed, "probe_rules": probe_rules,
     }  # fmt: skip
     file, machines = load_model(model), load_cluster(cluster)
     contract = file.default_contract()
@@ -168,12 +188,16 @@ def load_request(
         if routing not in ROUTING_SOURCES:
             raise RequestError(f"routing={routing!r} is not known", hint=closest(routing, ROUTING_SOURCES))
         contract = replace(contract, routing=replace(contract.routing, source=routing))
+    if trial is not None and trial not in TRIAL_KINDS:
+        raise RequestError(f"trial={trial!r} is not known", hint=closest(trial, TRIAL_KINDS))
     if select not in SELECTS:
         raise RequestError(f"select={select!r} is not known", hint=closest(select, SELECTS))
     if trials < 1:
         raise RequestError(f"trials must be at least 1, but got {trials}")
     if memory_limit_gib is not None and memory_limit_gib <= 0:
         raise RequestError(f"memory-limit-gib must be above 0, but got {memory_limit_gib}")
+    if not 0 <= probe_rules <= 1:
+        raise RequestError(f"probe-rules must be a share from 0 to 1, but got {probe_rules}")
     num_nodes, ranks_per_node = machines.nodes(_gpus(file, machines, gpus))
     name = study or f"{file.name}-{machines.name}"
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
@@ -186,16 +210,17 @@ def load_request(
         cluster=machines,
         gang=GangShape(num_nodes, ranks_per_node, machines.device),
         contract=contract,
-        space=file.search_space(),
+        space=compose(file, machines, contract, load_guide()),
         trials=trials,
         select=select,
         memory_limit_bytes=None if memory_limit_gib is None else int(memory_limit_gib * 2**30),
         seed=seed,
+        probe_rules=probe_rules,
         storage=storage,
         deadline_s=None if deadline is None else parse_duration(deadline),
         trial_deadline_s=file.deadline_s,
         trial_stall_s=file.stall_s,
-        program=file.trial,
+        program=trial or file.trial,
         asked=asked,
     )
 

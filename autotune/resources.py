@@ -16,6 +16,11 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (_DATA / kind).glob("*.yaml"))
 
 
+def guide_path() -> Path:
+    """The file of the selection guide."""
+    return _DATA / "guide.yaml"
+
+
 def locate(kind: str, name: str) -> Path:
     """The file of a shipped name, or a user's own file when the name is a path.
 

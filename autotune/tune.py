@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from autotune.errors import ClusterError, RunError
@@ -18,6 +19,7 @@ from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
+from autotune.search.proposal import Proposal
 from autotune.search.storage import StudyLock
 from autotune.search.study import Study
 
@@ -59,7 +61,7 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
         study.enter(surroundings)
         searcher = StudySearcher(
             study, request, surroundings,
-            on_launch=lambda proposal: progress.launched(proposal.trial, proposal.settings), on_end=progress.ended,
+            on_launch=partial(_announce, progress), on_end=progress.ended,
         )  # fmt: skip
         ray_tune.Tuner(
             ray_tune.with_resources(run_trial, placement),
@@ -73,6 +75,12 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
             raise searcher.problem
         if searcher.exhausted:
             progress.say("the space has no further point that can run here")
+
+
+def _announce(progress: Progress, proposal: Proposal) -> None:
+    progress.launched(proposal.trial, proposal.settings)
+    if proposal.probes:
+        progress.say(f"trial {proposal.trial:04d} breaks suspect rules to find out: {', '.join(proposal.probes)}")
 
 
 def _require_baseline(request: TuneRequest, surroundings: Surroundings) -> None:

@@ -12,6 +12,7 @@ _COMMANDS = {
     "status": "how a study stands: trials by state, the front, the winner",
     "list": "the studies on this machine",
     "export": "write the policy of a study again, by throughput, memory or balance",
+    "check": "whether settings are legal for a model on a cluster, whether they fit, and why not",
     "preflight": "what this machine can run, and why not",
     "policy": "validate, show, render and run exported policies",
     "spaces": "the models and clusters that are known",

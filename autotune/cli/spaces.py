@@ -6,11 +6,15 @@ from pathlib import Path
 import click
 
 from autotune import resources, validation
-from autotune.cluster import load_cluster
+from autotune.cluster import Cluster
 from autotune.errors import RequestError
 from autotune.space.files import ModelFile
+from autotune.space.guide import Guide
 from autotune_policies.documents import read_document
 from autotune_policies.settings import closest
+
+GUIDE = "guide"
+"""Name of the selection guide among the names of models and clusters."""
 
 
 @click.group("spaces")
@@ -33,12 +37,15 @@ def list_(as_json: bool) -> None:
 @command.command("show")
 @click.argument("name")
 def show(name: str) -> None:
-    """Print the file of a model or a cluster, e.g. to start one's own from it."""
+    """Print the file of a model or a cluster, e.g. to start one's own from it, or the selection guide (guide)."""
+    if name == GUIDE:
+        print(resources.guide_path().read_text(encoding="utf-8"), end="")
+        return
     for kind in ("models", "clusters"):
         if name in resources.names(kind):
             print(resources.locate(kind, name).read_text(encoding="utf-8"), end="")
             return
-    known = [known for kind in ("models", "clusters") for known in resources.names(kind)]
+    known = [GUIDE, *(known for kind in ("models", "clusters") for known in resources.names(kind))]
     raise RequestError(f"no model or cluster is called {name!r}", hint=closest(name, known))
 
 
@@ -48,8 +55,7 @@ def validate(file: Path) -> None:
     """Check a model or cluster file of one's own."""
     path = resources.locate("models", str(file)) if file.suffix else resources.locate("models", f"./{file}")
     schema = (read_document(path.read_text(encoding="utf-8"), path.name).value or {}).get("schema")
-    if schema == "autotune.cluster/v1":
-        load_cluster(str(path.absolute()))
-    else:
-        validation.load(path, ModelFile)
-    print(f"{file}: valid {'cluster' if schema == 'autotune.cluster/v1' else 'model'} file")
+    kind = str(schema).removeprefix("autotune.").removesuffix("/v1")
+    models: dict[str, type[validation.Validated]] = {"cluster": Cluster, "guide": Guide}
+    validation.load(path, models.get(kind, ModelFile))
+    print(f"{file}: valid {kind} file")

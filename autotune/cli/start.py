@@ -9,6 +9,8 @@ import click
 from autotune.cli import options
 from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
+from autotune.space.files import TRIAL_KINDS
+from autotune.space.kinds import require_runnable
 
 
 @click.command("start")
@@ -16,6 +18,7 @@ from autotune.request import SELECTS, TuneRequest, load_request
     "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
 )
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
+@click.option("--trial", type=click.Choice(TRIAL_KINDS), help="Kind of trial program. Default: the model file's.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
 @click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
 @click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
@@ -34,6 +37,10 @@ from autotune.request import SELECTS, TuneRequest, load_request
 @click.option("--storage", metavar="URL", help="Optuna storage. Default: sqlite in the study's folder.")
 @click.option("--address", default="auto", show_default=True, metavar="auto|local|HOST:PORT", help="Which Ray cluster.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampler.")
+@click.option(
+    "--probe-rules", type=float, default=0.0, show_default=True, metavar="SHARE",
+    help="Share of the launches that may break rules which are only suspect.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the first trial and the shape of its gang; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: the result as JSON.")
 def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
@@ -42,6 +49,7 @@ def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
     The result is written to the study's folder as policy.yaml, with all measurements in measurements.parquet.
     """
     request = load_request(**asked)
+    require_runnable(request.program, request.shape)
     if dry_run:
         print(json.dumps(_first_trial(request), indent=None if as_json else 1))
         return 0

@@ -30,7 +30,7 @@ SETTING_COLUMNS = (
 )  # fmt: skip
 """Settings whose column bears their own name; every further one has a column ``p.<setting>``."""
 
-_ARROW = {"int": pa.int64(), "bool": pa.bool_(), "str": pa.string(), "list": pa.string()}
+_ARROW = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": pa.string(), "list": pa.string()}
 
 _COLUMNS: dict[str, pa.DataType] = {
     "model": pa.string(),

@@ -18,11 +18,12 @@ from autotune.export.report import counts
 from autotune.measure.caveats import caveats, routing_label
 from autotune.measure.objective import median_interval
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune_policies.backends import BACKENDS
 from autotune_policies.policy import Policy, dump_policy
 from autotune_policies.settings import Settings, model_parallel_ranks, resolve
+from autotune_policies.surroundings import environment_of, launch_of
 from autotune_trials.spec import Contract, GangShape, ModelShape
 
-_DISPATCHER_LIBRARY = {"deepep": "deep_ep", "hybridep": "deep_ep"}
 _RANGED = ("megatron_core", "torch", "transformer_engine")
 _PROOF = ("dispatcher_class", "schedule", "stages")
 
@@ -96,8 +97,8 @@ def make_policy(
             "stack": stack_conditions(facts.stack, settings),
         },
         settings=settings,
-        env=dict(facts.env),
-        launch=dict(facts.launch),
+        env={**facts.env, **environment_of(settings)},
+        launch={**facts.launch, **launch_of(settings)},
         evidence=_evidence(facts, winner, verified, counts(outcomes)),
         alternatives=[_alternative(outcome) for outcome in front if outcome.trial != winner.trial],
         fallback=resolve(verified.settings) if verified else None,
@@ -146,8 +147,8 @@ def stack_conditions(stack: Mapping[str, str], settings: Mapping[str, object]) -
     if "megatron_core" not in known:
         raise RunError(f"the stack names no megatron_core, only {', '.join(sorted(known)) or 'nothing'}")
     conditions: dict[str, Any] = {name: minor_range(known[name]) for name in _RANGED if name in known}
-    library = _DISPATCHER_LIBRARY.get(str(settings["dispatcher"]))
-    if library in known:
+    library = BACKENDS[str(settings["dispatcher"])].library
+    if library in known and library not in _RANGED:
         conditions[library] = {"exact": known[library]}
     return conditions
 

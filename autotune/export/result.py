@@ -88,7 +88,7 @@ def choose_policy(
         study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=_gpu_hours(outcomes),
-        env=request.cluster.env, launch=request.cluster.launch,
+        env=request.environment(winner.settings), launch=request.cluster.launch,
     )  # fmt: skip
     baseline = _baseline(request, outcomes)
     return make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)

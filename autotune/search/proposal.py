@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from autotune.constraint.check import check
-from autotune.constraint.rule import Candidate, Violation
+from autotune.constraint.check import check, only_suspect
+from autotune.constraint.rule import Violation, candidate
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -27,11 +27,13 @@ class Proposal:
         trial: Trial number within the study.
         point: Values of the active parameters.
         settings: All canonical settings of it.
+        probes: Suspect rules that it breaks; it is launched to find out whether they are right.
     """
 
     trial: int
     point: Point
     settings: Settings
+    probes: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -46,57 +48,65 @@ def digest(settings: Settings) -> str:
 
 def violations(request: TuneRequest, settings: Settings, stack: Mapping[str, str] | None) -> list[Violation]:
     """The legality rules that settings of this request break."""
-    return check(
-        Candidate(
-            settings=settings,
-            shape=request.shape,
-            contract=request.contract,
-            gang=request.gang,
-            nvlink_domain_gpus=request.cluster.nvlink_domain_gpus,
-            stack=stack,
-        )
-    )
+    return check(candidate(request, settings, stack))
 
 
-def screen(request: TuneRequest, proposal: Proposal, surroundings: Surroundings) -> TrialOutcome | None:
+def probes(request: TuneRequest, settings: Settings, stack: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The suspect rules that settings break, when they break no other; such a trial finds out who is right."""
+    broken = violations(request, settings, stack)
+    return tuple(violation.rule for violation in broken) if only_suspect(broken) else ()
+
+
+def screen(
+    request: TuneRequest, proposal: Proposal, surroundings: Surroundings, probing: bool = False
+) -> TrialOutcome | None:
     """The outcome of a proposal that need not be launched, None when it is to be launched.
 
-    An unavailable backend comes first: it is a fact about the machines, not about the settings.
+    With ``probing`` a proposal that breaks only suspect rules is launched. An unavailable backend comes first: it is a
+    fact about the machines, not about the settings.
     """
     backend = proposal.settings["dispatcher"]
     if backend in surroundings.unavailable:
         reason = f"{backend}: {surroundings.unavailable[str(backend)]}"
         return TrialOutcome(proposal.trial, TrialState.UNAVAILABLE, proposal.settings, reason=reason, violation=1.0)
     broken = violations(request, proposal.settings, surroundings.stack)
-    if not broken:
+    if not broken or (probing and only_suspect(broken)):
         return None
     return TrialOutcome(
         proposal.trial,
         TrialState.REFUSED,
         proposal.settings,
-        reason=f"{broken[0].rule}: {broken[0].message}{_also(broken[1:])}",
+        reason=f"{_label(broken[0])}: {broken[0].message}{_also(broken[1:])}",
         violation=sum(violation.amount for violation in broken),
     )
 
 
 def _also(further: list[Violation]) -> str:
-    return f" (also {', '.join(violation.rule for violation in further)})" if further else ""
+    return f" (also {', '.join(_label(violation) for violation in further)})" if further else ""
+
+
+def _label(violation: Violation) -> str:
+    return f"{violation.rule} (suspect)" if violation.certainty == "suspect" else violation.rule
 
 
 def untried(
-    request: TuneRequest, surroundings: Surroundings, tried: Collection[str], generator: random.Random
+    request: TuneRequest,
+    surroundings: Surroundings,
+    tried: Collection[str],
+    generator: random.Random,
+    probing: bool = False,
 ) -> Point | None:
     """A random legal point whose settings were not tried yet; None when none was found.
 
-    A small space is searched completely, so None then means that it is exhausted.
+    With ``probing`` a point that breaks only suspect rules will do as well. A small space is searched completely, so
+    None then means that it is exhausted.
     """
     for point in chain(_draws(request.space, generator), _all(request.space, generator)):
         settings = request.settings(point)
-        if (
-            settings["dispatcher"] not in surroundings.unavailable
-            and digest(settings) not in tried
-            and not violations(request, settings, surroundings.stack)
-        ):
+        if settings["dispatcher"] in surroundings.unavailable or digest(settings) in tried:
+            continue
+        broken = violations(request, settings, surroundings.stack)
+        if not broken or (probing and only_suspect(broken)):
             return point
     return None
 

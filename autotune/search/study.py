@@ -15,14 +15,16 @@ import optuna
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
+from autotune.constraint.probing import may_probe
 from autotune.errors import StudyError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
-from autotune.search.proposal import Proposal, digest, screen, untried, violations
+from autotune.search.proposal import Proposal, digest, probes, screen, untried, violations
 from autotune.search.sampler import PointSampler, decode, distribution, encode
 from autotune.search.storage import open_storage
 from autotune.space.parameters import Point
+from autotune_trials.spec import model_from
 
 DIRECTIONS = (optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE)
 """Tokens per second per GPU up, peak memory down."""
@@ -52,6 +54,7 @@ class Study:
         # What this epoch knows, kept in memory because the lock makes us the only writer.
         self._outcomes: dict[int, TrialOutcome] = {}
         self._tried: dict[str, int] = {}
+        self._running: dict[int, bool] = {}  # launched and not ended; whether it probes suspect rules
         self._open: dict[int, optuna.trial.Trial] = {}
         self._only_legal = False
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -100,10 +103,11 @@ class Study:
                 self._answer(proposal.trial, original)
                 if not self._queued() and self._untried() is None:
                     return None
-            elif (outcome := screen(self._request, proposal, self._here)) is not None:
+            elif (outcome := screen(self._request, proposal, self._here, self._probing())) is not None:
                 self.tell(outcome)
                 refused += outcome.state is TrialState.REFUSED
             else:
+                self._running[proposal.trial] = bool(proposal.probes)
                 return proposal
 
     def tell(self, outcome: TrialOutcome) -> None:
@@ -111,6 +115,7 @@ class Study:
         trial = self._open.pop(outcome.trial, None)
         if trial is None:
             return
+        self._running.pop(outcome.trial, None)
         trial.set_user_attr("outcome", outcome.to_dict())
         self._outcomes[outcome.trial] = outcome
         if outcome.state is TrialState.UNAVAILABLE:
@@ -153,7 +158,8 @@ class Study:
                 choices = distribution(parameter).choices
                 codes[parameter.name] = trial.suggest_categorical(parameter.name, choices)
         point = decode(self._request.space.parameters, codes)
-        proposal = Proposal(trial.number, point, self._request.settings(point))
+        settings = self._request.settings(point)
+        proposal = Proposal(trial.number, point, settings, probes(self._request, settings, self._here.stack))
         trial.set_user_attr("digest", proposal.digest)
         return proposal
 
@@ -161,10 +167,24 @@ class Study:
         settings = self._request.settings(point)
         if settings["dispatcher"] in self._masked or digest(settings) in self._tried:
             return False
+        if self._request.probe_rules and probes(self._request, settings, self._here.stack):
+            return self._probing()  # refused now, it would never be tried
         return not self._only_legal or not violations(self._request, settings, self._here.stack)
 
     def _untried(self) -> Point | None:
-        return untried(self._request, self._here, self._tried, self._random)
+        return untried(self._request, self._here, self._tried, self._random, self._probing())
+
+    def _probing(self) -> bool:
+        """Whether the next launch may break suspect rules."""
+        if not self._request.probe_rules:
+            return False
+        counted = [
+            bool(probes(self._request, outcome.settings, self._here.stack))
+            for outcome in self._outcomes.values()
+            if outcome.state.launched and not outcome.state.runs_again
+        ]
+        launches = [*counted, *self._running.values()]
+        return may_probe(self._request.probe_rules, len(launches), sum(launches))
 
     def _queued(self) -> bool:
         return bool(self._study.get_trials(deepcopy=False, states=(OptunaState.WAITING,)))
@@ -236,6 +256,8 @@ class Study:
         if stored is None:
             self._study.set_user_attr("identity", mine)
             return
+        # A stored shape may be older than some of today's fields.
+        stored = {**stored, "model": asdict(model_from(stored["model"]))}
         different = list(_differences(stored, mine, ""))
         if different:
             name, was, now = different[0]

@@ -12,12 +12,27 @@ from autotune_policies.layout import layout_stages
 from autotune_policies.settings import Value, check_value
 from autotune_trials.spec import Contract, ModelShape, SpecError, contract_from, model_from
 
+TrialKind = Literal["native", "bridge", "command"]
+TRIAL_KINDS: tuple[TrialKind, ...] = ("native", "bridge", "command")
+
 
 class ParameterFile(validation.Validated):
     """One parameter: its choices, and where it exists."""
 
     choices: list[Any] = Field(min_length=1)
     when: dict[str, Any] = Field(default_factory=dict)
+
+
+class RecipeFile(validation.Validated):
+    """A vendor's recipe for one cluster: what a bridge trial runs, and where a search may start.
+
+    Attributes:
+        function: ``module:function`` that returns the training program's configuration.
+        settings: The recipe's settings as a point of the space; empty where it was published for another contract.
+    """
+
+    function: str = Field(pattern=r"^[\w.]+:\w+$")
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class ModelFile(validation.Validated):
@@ -29,6 +44,7 @@ class ModelFile(validation.Validated):
         shape: The architecture (fields of ``autotune_trials.spec.ModelShape``).
         contract: What all trials hold fixed (fields of ``autotune_trials.spec.Contract``).
         gpus: Default GPUs by cluster name.
+        recipes: Vendor recipes by cluster name.
         parameters: What may vary, in order; conditions look up only.
         fixed: Settings that do not vary.
         baseline: First point; must be an alltoall one.
@@ -39,10 +55,11 @@ class ModelFile(validation.Validated):
 
     schema_: Literal["autotune.model/v1"] = Field(alias="schema")
     name: str
-    trial: Literal["native"] = "native"
+    trial: TrialKind = "native"
     shape: dict[str, Any]
     contract: dict[str, Any]
     gpus: dict[str, int] = Field(default_factory=dict)
+    recipes: dict[str, RecipeFile] = Field(default_factory=dict)
     parameters: dict[str, ParameterFile]
     fixed: dict[str, Any] = Field(default_factory=dict)
     baseline: dict[str, Any]
@@ -70,24 +87,15 @@ class ModelFile(validation.Validated):
     @field_validator("parameters")
     @classmethod
     def _parameters_are_settings(cls, parameters: dict[str, ParameterFile]) -> dict[str, ParameterFile]:
-        above: dict[str, list[Any]] = {}
-        for name, parameter in parameters.items():
-            values = [_value(name, value) for value in parameter.choices]
-            if len({repr(value) for value in values}) != len(values):
-                raise ValueError(f"{name}: a choice stands twice in {values}")
-            for other, wanted in parameter.when.items():
-                if other not in above:
-                    raise ValueError(f"{name}: `when` names {other!r}, which is not a parameter further up")
-                for value in _as_list(wanted):
-                    if value not in above[other]:
-                        raise ValueError(f"{name}: `when` wants {other}={value!r}, legal there: {above[other]}")
-            above[name] = values
+        check_parameters(parameters)
         return parameters
 
     @model_validator(mode="after")
     def _points_are_in_the_space(self) -> "ModelFile":
-        parameters = _parameters(self.parameters)
-        for label, point in [("baseline", self.baseline), *((f"seeds[{i}]", s) for i, s in enumerate(self.seeds))]:
+        parameters = parameters_of(self.parameters)
+        recipes = ((f"recipes.{name}", recipe.settings) for name, recipe in self.recipes.items())
+        seeds = ((f"seeds[{index}]", seed) for index, seed in enumerate(self.seeds))
+        for label, point in [("baseline", self.baseline), *seeds, *recipes]:
             complete_point(parameters, point, label)
         if self.baseline.get("dispatcher", self.fixed.get("dispatcher", "alltoall")) != "alltoall":
             raise ValueError("baseline: dispatcher must be alltoall, the one that is known to be correct")
@@ -102,8 +110,8 @@ class ModelFile(validation.Validated):
         return _contract(self.contract)
 
     def search_space(self) -> SearchSpace:
-        """What may vary."""
-        parameters = _parameters(self.parameters)
+        """What may vary wherever it is trained; :func:`autotune.space.compose.compose` adds the cluster's share."""
+        parameters = parameters_of(self.parameters)
         return SearchSpace(
             parameters=parameters,
             fixed=dict(self.fixed),
@@ -140,7 +148,28 @@ def complete_point(parameters: tuple[Parameter, ...], given: dict[str, Any], lab
     return point
 
 
-def _parameters(raw: dict[str, ParameterFile]) -> tuple[Parameter, ...]:
+def check_parameters(parameters: dict[str, ParameterFile]) -> None:
+    """Every choice is legal and stands once; every condition names a choice further up.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    above: dict[str, list[Any]] = {}
+    for name, parameter in parameters.items():
+        values = [_value(name, value) for value in parameter.choices]
+        if len({repr(value) for value in values}) != len(values):
+            raise ValueError(f"{name}: a choice stands twice in {values}")
+        for other, wanted in parameter.when.items():
+            if other not in above:
+                raise ValueError(f"{name}: `when` names {other!r}, which is not a parameter further up")
+            for value in _as_list(wanted):
+                if value not in above[other]:
+                    raise ValueError(f"{name}: `when` wants {other}={value!r}, legal there: {above[other]}")
+        above[name] = values
+
+
+def parameters_of(raw: dict[str, ParameterFile]) -> tuple[Parameter, ...]:
+    """The parameters of a file, in its order."""
     return tuple(
         Parameter(
             name=name,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from autotune.space.layout import GENERATED, generate
+from autotune.space.layout import BALANCED, GENERATED, generate, layer_costs
 from autotune_policies.settings import Settings, Value, resolve
 from autotune_trials.spec import ModelShape
 
@@ -30,7 +30,8 @@ def settings_of(point: Mapping[str, Value], fixed: Mapping[str, Value], shape: M
     if isinstance(layout, str) and layout in GENERATED:
         stages = _int(settings, "pipeline_parallel") * _int(settings, "virtual_pipeline")
         if stages <= shape.num_layers:
-            settings["pipeline_layout"] = generate(layout, shape.num_layers, stages, shape.mtp_num_layers)
+            costs = layer_costs(shape) if layout == BALANCED else None
+            settings["pipeline_layout"] = generate(layout, shape.num_layers, stages, shape.mtp_num_layers, costs)
     return settings
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from autotune_policies.backends import BACKENDS
 from autotune_policies.errors import PolicyError
 from autotune_policies.layout import layout_stages, layout_text
 from autotune_policies.settings import FLEX_DISPATCHERS, SETTINGS, Home, Settings, Value, check_value, resolve
@@ -48,6 +49,17 @@ _SAME_VALUE: Mapping[str, str] = {
 }
 """Settings that every release writes to one field, value unchanged."""
 
+_SAME_VALUE_SINCE: Mapping[str, tuple[str, Release]] = {
+    "num_sms_preprocessing": ("moe_hybridep_num_sms_preprocessing", (0, 18)),
+    "permute_fusion_into_hybridep": ("moe_permute_fusion_into_hybridep", (0, 17)),
+    "num_blocks_permute": ("moe_hybridep_num_blocks_permute", (0, 17)),
+    "num_blocks_unpermute": ("moe_hybridep_num_blocks_unpermute", (0, 17)),
+    "rank_capacity_factor": ("moe_expert_rank_capacity_factor", (0, 18)),
+    "paged_stash": ("moe_paged_stash", (0, 18)),
+    "op_fuser": ("use_transformer_engine_op_fuser", (0, 18)),
+}
+"""The same for fields that came later (field, first release); before that only the default can be had."""
+
 _UNUSED: Mapping[str, Field] = {
     "moe_enable_deepep": False,
     "moe_layer_recompute": False,
@@ -61,20 +73,14 @@ _UNUSED: Mapping[str, Field] = {
 """Older or other ways to say what a canonical setting says: deprecated switches, and the uneven pipeline
 splits, which Megatron-Core refuses beside a layout and which would make "even split" untrue without one."""
 
-_BACKEND_FIELDS: tuple[tuple[str, str, Release, Field], ...] = (
-    ("hybridep", "moe_permute_fusion_into_hybridep", (0, 17), False),
-    ("hybridep", "moe_hybridep_num_blocks_permute", (0, 17), None),
-    ("hybridep", "moe_hybridep_num_blocks_unpermute", (0, 17), None),
-    ("hybridep", "moe_hybridep_num_sms_preprocessing", (0, 18), 108),
-    ("hybridep", "moe_hybridep_pad_uneven_dispatch_inputs", (0, 19), False),
-    ("ncclep", "moe_ncclep_static_shape", (0, 19), False),
-    ("ncclep", "moe_ncclep_zero_copy", (0, 19), False),
+_BACKEND_FIELDS: tuple[tuple[str, str, Release, Field], ...] = tuple(
+    (row.name, field, since, default) for row in BACKENDS.values() for field, since, default in row.fields
 )
 """Fine print of one backend (backend, field, first release, class default): a recipe's own value stays while
 that backend is chosen, and goes with it."""
 
 _SINCE: Mapping[tuple[str, str], Release] = {
-    ("dispatcher", "ncclep"): (0, 19),
+    **{("dispatcher", row.name): row.since for row in BACKENDS.values()},
     ("recompute_modules", "gdn_norm_out"): (0, 19),
     ("offload_modules", "fused_group_mlp"): (0, 19),
 }
@@ -131,8 +137,10 @@ def render(settings: Mapping[str, object], release: str) -> MegatronCoreFields:
     _check_expressible(values, name)
 
     homes: dict[Home, dict[str, Field]] = {"transformer": dict(_UNUSED), "ddp": {}, "training": {}}
-    for setting, field in _SAME_VALUE.items():
+    for setting, field in _fields_of(version).items():
         homes[SETTINGS[setting].home][field] = values[setting]
+    interval = values["manual_gc_interval"]
+    homes["training"] |= {"manual_gc": interval is not None, "manual_gc_interval": interval or 0}
     transformer = homes["transformer"]
     # DDP needs to know too: it moves the gradient hooks of these weights to the delayed pass.
     homes["ddp"]["delay_wgrad_compute"] = values["delay_wgrad"]
@@ -167,9 +175,12 @@ def read_back(fields: object, release: str) -> Settings:
     version = _version(name)
     get = _getter(fields, name)
     settings: Settings = {}
-    for setting, field in _SAME_VALUE.items():
+    for setting, field in _fields_of(version).items():
         if SETTINGS[setting].home == "transformer" or get(field, None) is not None:
             settings[setting] = get(field)
+    settings |= {setting: SETTINGS[setting].default for setting in _SAME_VALUE_SINCE if setting not in settings}
+    if get("manual_gc", None) is not None:
+        settings["manual_gc_interval"] = get("manual_gc_interval") or None if get("manual_gc") else None
     settings["pipeline_layout"] = _layout_of(get("pipeline_model_parallel_layout"))
     settings["virtual_pipeline"] = get("virtual_pipeline_model_parallel_size") or 1
     # Two fields for which None is no value but "as the class would choose".
@@ -183,7 +194,22 @@ def read_back(fields: object, release: str) -> Settings:
     return {key: check_value(key, settings[key]) for key in SETTINGS if key in settings}
 
 
+def _fields_of(version: Release) -> dict[str, str]:
+    """Settings that the release writes to one field, value unchanged."""
+    later = {setting: field for setting, (field, since) in _SAME_VALUE_SINCE.items() if version >= since}
+    return {**_SAME_VALUE, **later}
+
+
 def _check_expressible(values: Settings, release: str) -> None:
+    for setting, (_, since) in _SAME_VALUE_SINCE.items():
+        if _version(release) < since and values[setting] != SETTINGS[setting].default:
+            raise _refusal(
+                f"{setting}={values[setting]}", release, f"Megatron-Core knows it from {since[0]}.{since[1]} on"
+            )
+    for setting, row in SETTINGS.items():
+        if values[setting] != row.default and not row.effective(values):
+            needed = " and ".join(f"{name}={'|'.join(map(str, legal))}" for name, legal in row.only_with.items())
+            raise _refusal(f"{setting}={values[setting]}", release, f"it has an effect only with {needed}")
     for (setting, value), since in _SINCE.items():
         given = values[setting]
         if _version(release) < since and (value == given or (isinstance(given, list) and value in given)):
@@ -195,19 +221,20 @@ def _check_expressible(values: Settings, release: str) -> None:
         wanted = _int(values, "pipeline_parallel") * _int(values, "virtual_pipeline")
         if stages != wanted:
             raise PolicyError(
-                f"pipeline_layout={layout!r} has {stages} stages, "
-                f"but pipeline_parallel x virtual_pipeline = {wanted}"
+                f"pipeline_layout={layout!r} has {stages} stages, but pipeline_parallel x virtual_pipeline = {wanted}"
             )
     modules = values["cuda_graph_modules"]
     assert isinstance(modules, list)
     if values["cuda_graph_impl"] == "full_iteration" and modules:
         raise _refusal(
-            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=full_iteration", release,
+            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=full_iteration",
+            release,
             "the whole iteration is captured; set cuda_graph_modules: []",
         )
     if values["cuda_graph_impl"] == "local" and ("moe_router" in modules) != ("moe_preprocess" in modules):
         raise _refusal(
-            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=local", release,
+            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=local",
+            release,
             "it captures moe_router and moe_preprocess together: name both",
         )
 
@@ -218,7 +245,8 @@ def _dispatcher_fields(values: Settings, release: str) -> dict[str, Field]:
     flex = dispatcher in FLEX_DISPATCHERS
     if num_sms is not None and not flex:
         raise _refusal(
-            f"num_sms={num_sms} with dispatcher={dispatcher}", release,
+            f"num_sms={num_sms} with dispatcher={dispatcher}",
+            release,
             f"only {', '.join(FLEX_DISPATCHERS)} borrow SMs; set num_sms: null",
         )
     fields: dict[str, Field] = {

@@ -8,21 +8,19 @@ Standard library only: this module runs inside foreign training containers.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from autotune_policies.backends import DISPATCHERS as DISPATCHERS
+from autotune_policies.backends import FLEX_DISPATCHERS as FLEX_DISPATCHERS
 from autotune_policies.errors import PolicyError
 
 Value = None | bool | int | float | str | list[str]
 Settings = dict[str, Value]
-Kind = Literal["int", "bool", "str", "list"]
-Home = Literal["transformer", "ddp", "training"]
-
-FLEX_DISPATCHERS = ("deepep", "hybridep", "ncclep")
-"""Dispatchers that Megatron-Core builds as ``moe_token_dispatcher_type="flex"``, each from its own library."""
-
-DISPATCHERS = ("alltoall", "allgather", *FLEX_DISPATCHERS)
+Kind = Literal["int", "float", "bool", "str", "list"]
+Home = Literal["transformer", "ddp", "training", "env", "launch"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,12 @@ class Setting:
         kind: Python type of a non-null value; ``list`` is a list of strings.
         default: Value when nobody asked for another one: Megatron-Core's behaviour without the knob.
         doc: One line for people.
-        home: Which part of a training configuration holds it: the transformer (model) configuration,
-            the distributed-data-parallel one, or the training loop.
+        home: Which part of a run holds it: the transformer (model) configuration, the distributed-data-parallel one,
+            the training loop, the environment before the first torch import, or the launcher.
         choices: Legal values (of the elements for a list); empty when any value of the kind may be legal.
-        minimum: Smallest legal integer.
+        minimum: Smallest legal integer; a number that is no integer must be above it.
         optional: Whether null is legal, meaning "not used".
+        only_with: It has an effect only where these settings have one of these values, and keeps its default elsewhere.
     """
 
     name: str
@@ -49,6 +48,11 @@ class Setting:
     choices: tuple[str, ...] = ()
     minimum: int = 1
     optional: bool = False
+    only_with: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    def effective(self, settings: Mapping[str, object]) -> bool:
+        """Whether it has an effect beside these settings."""
+        return all(settings.get(name) in values for name, values in self.only_with.items())
 
 
 _ROWS = (
@@ -69,9 +73,64 @@ _ROWS = (
     Setting("expert_tensor_parallel", "int", 1, "ranks that split one expert's matrices"),
     Setting("dispatcher", "str", "alltoall", "how tokens reach their experts", choices=DISPATCHERS),
     Setting("num_sms", "int", None, "streaming multiprocessors lent to DeepEP, HybridEP or NCCL EP", optional=True),
+    Setting(
+        "num_sms_preprocessing",
+        "int",
+        108,
+        "streaming multiprocessors of HybridEP's preprocessing kernel",
+        only_with={"dispatcher": ("hybridep",)},
+    ),
+    Setting(
+        "permute_fusion_into_hybridep",
+        "bool",
+        False,
+        "token permutation inside HybridEP's own kernels",
+        only_with={"dispatcher": ("hybridep",)},
+    ),
+    Setting(
+        "num_blocks_permute",
+        "int",
+        None,
+        "thread blocks of HybridEP's fused permutation; null = the library's own number",
+        optional=True,
+        only_with={"permute_fusion_into_hybridep": (True,)},
+    ),
+    Setting(
+        "num_blocks_unpermute",
+        "int",
+        None,
+        "thread blocks of HybridEP's fused unpermutation; null = the library's own number",
+        optional=True,
+        only_with={"permute_fusion_into_hybridep": (True,)},
+    ),
+    Setting(
+        "tokens_per_chunk",
+        "int",
+        None,
+        "tokens that HybridEP dispatches, combines and preprocesses at a time; null = as the environment says",
+        "env",
+        optional=True,
+        only_with={"dispatcher": ("hybridep",)},
+    ),
+    Setting(
+        "rank_capacity_factor",
+        "float",
+        None,
+        "tokens an expert rank has room for, over its balanced share; null = as many as come",
+        minimum=0,
+        optional=True,
+        only_with={"dispatcher": ("hybridep", "ncclep")},
+    ),
+    Setting(
+        "paged_stash",
+        "bool",
+        False,
+        "with rank_capacity_factor: keep only the used pages of expert activations",
+    ),
     Setting("permute_fusion", "bool", False, "fused token permutation kernels (Transformer Engine)"),
     Setting("router_fusion", "bool", False, "fused router kernels (Transformer Engine)"),
     Setting("grouped_gemm", "bool", False, "all local experts in one grouped matrix product"),
+    Setting("op_fuser", "bool", False, "expert layers as one fused Transformer Engine operation"),
     Setting("shared_expert_overlap", "bool", False, "run the shared expert beside the dispatcher"),
     Setting("ep_overlap", "bool", False, "hide expert-parallel communication behind another micro-batch's compute"),
     Setting("delay_wgrad", "bool", False, "with ep_overlap: weight gradients later, to hide more communication"),
@@ -132,6 +191,48 @@ _ROWS = (
     Setting("distributed_optimizer", "bool", True, "shard optimizer state over data-parallel ranks", "ddp"),
     Setting("overlap_grad_reduce", "bool", False, "reduce gradients while the backward pass still runs", "ddp"),
     Setting("overlap_param_gather", "bool", False, "gather parameters while the forward pass already runs", "ddp"),
+    Setting(
+        "manual_gc_interval",
+        "int",
+        None,
+        "steps between collections of Python garbage, on all ranks at once; null = whenever Python likes",
+        "training",
+        optional=True,
+    ),
+    Setting(
+        "layernorm_sm_margin",
+        "int",
+        None,
+        "streaming multiprocessors that normalisation leaves to communication; null = as the environment says",
+        "env",
+        minimum=0,
+        optional=True,
+    ),
+    Setting(
+        "cuda_device_max_connections",
+        "int",
+        None,
+        "hardware queues: 1 keeps the launch order, more let kernels overlap; null = as the environment says",
+        "env",
+        optional=True,
+    ),
+    Setting(
+        "cuda_allocator",
+        "str",
+        None,
+        "how the CUDA allocator grows; null = as the environment says",
+        "env",
+        choices=("fixed_segments", "expandable_segments", "expandable_segments_graph_reuse"),
+        optional=True,
+    ),
+    Setting(
+        "gpus_per_numa_node",
+        "int",
+        None,
+        "bind each rank to the cores and memory of its GPU's NUMA node, which has so many GPUs; null = not bound",
+        "launch",
+        optional=True,
+    ),
 )
 
 SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
@@ -185,6 +286,12 @@ def check_value(name: str, value: object) -> Value:
         if value < row.minimum:
             raise PolicyError(f"{name} must be at least {row.minimum}, but got {value}")
         return value
+    if row.kind == "float":
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise PolicyError(f"{name}={value!r} is not a number")
+        if value <= row.minimum:
+            raise PolicyError(f"{name} must be above {row.minimum}, but got {value}")
+        return float(value)
     if not isinstance(value, str):
         raise PolicyError(f"{name}={value!r} is not a text", hint=_legal(row))
     if row.choices and value not in row.choices:

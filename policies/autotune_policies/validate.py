@@ -12,6 +12,7 @@ from autotune_policies.documents import Document
 from autotune_policies.environment import check_variable
 from autotune_policies.errors import PolicyError, PolicyFormatError
 from autotune_policies.settings import SETTINGS, check_value, closest
+from autotune_policies.surroundings import environment_of, launch_of
 
 SCHEMA = "autotune.policy/v1"
 KEYS = ("schema", "applies_to", "settings", "env", "launch", "evidence", "alternatives", "fallback")
@@ -49,6 +50,7 @@ def check_policy(document: Document) -> dict[str, Any]:
     _check_settings(_mapping(root, ("settings",), fail), ("settings",), fail)
     _check_env(_mapping(root, ("env",), fail), fail)
     _check_launch(_mapping(root, ("launch",), fail), fail)
+    _check_surroundings(root, fail)
     _check_evidence(_mapping(root, ("evidence",), fail), fail)
     _check_alternatives(root.get("alternatives", []), fail)
     if root.get("fallback") is not None:
@@ -102,6 +104,17 @@ def _check_launch(launch: dict[str, Any], fail: Fail) -> None:
         binding = _mapping(launch, path, fail)
         _check_keys(binding, path, ("gpus_per_numa_node",), (), fail)
         _check_count(binding["gpus_per_numa_node"], (*path, "gpus_per_numa_node"), fail)
+
+
+def _check_surroundings(root: dict[str, Any], fail: Fail) -> None:
+    """What the settings ask of the environment and the launcher is what ``env`` and ``launch`` say."""
+    settings = root["settings"]
+    for key, wanted in (("env", environment_of(settings)), ("launch", launch_of(settings))):
+        for name, value in wanted.items():
+            found = root[key].get(name)
+            if found != value:
+                path = (key, name) if name in root[key] else (key,)
+                raise fail(path, f"{key}.{name} is {found!r}, but the settings ask for {value!r}")
 
 
 def _check_evidence(evidence: dict[str, Any], fail: Fail) -> None:

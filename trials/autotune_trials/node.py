@@ -18,6 +18,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+from autotune_policies.errors import PolicyError
+from autotune_policies.surroundings import numa_words
 from autotune_trials.checkout import import_path
 from autotune_trials.events import EVENTS_VARIABLE, EventReader, StepRecord, step_record
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor, describe_exit, kill_family, spawn
@@ -34,6 +36,7 @@ _CACHE_VARIABLES = {
     "HYBRID_EP_CACHE_DIR": "hybridep",
 }
 _WATCH_INTERVAL_S = 0.05
+
 
 class _Rank:
     """One rank as the watcher sees it."""
@@ -174,8 +177,13 @@ class NodeRanks:
         events = self._file(rank, "events.jsonl")
         events.unlink(missing_ok=True)
         env = self._environment(rank, local_rank, events)
+        binding = self._spec.settings.get("gpus_per_numa_node")
+        try:
+            words = numa_words(binding, env) if isinstance(binding, int) else []
+        except PolicyError as error:
+            raise OSError(error.message) from error
         with self._file(rank, "log").open("wb") as log:
-            process = spawn(argv, env, stdout=log, stderr=log)
+            process = spawn([*words, *argv], env, stdout=log, stderr=log)
         self._ranks.append(_Rank(rank, process, events))
 
     def _environment(self, rank: int, local_rank: int, events: Path) -> dict[str, str]:

@@ -23,23 +23,14 @@ from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
+from autotune_policies.backends import BACKENDS
 from autotune_trials.checkout import import_path
 from autotune_trials.processes import FAMILY_VARIABLE, describe_exit, kill_family, spawn
 
 Verdict = dict[str, Any]
 """``backend``, ``available``, ``reason`` (one line), ``error`` (class name or kind) and ``seconds``."""
 
-_IMPORTS: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "deepep": (("deep_ep", ("Buffer",)), ("deep_ep.utils", ("EventHandle", "EventOverlap"))),
-    "hybridep": (("deep_ep", ("HybridEPBuffer",)),),
-    "ncclep": (("transformer_engine.pytorch", ("ep",)),),
-}
-_FLAGS = {"deepep": "HAVE_DEEP_EP", "hybridep": "HAVE_HYBRIDEP", "ncclep": "HAVE_TE_EP"}
 _FUSED_A2A = "megatron.core.transformer.moe.fused_a2a"
-_COLLECTIVE = ("alltoall", "allgather")
-
-BACKENDS = (*_COLLECTIVE, *_IMPORTS)
-"""All dispatchers that can be asked for."""
 
 
 def probe_all(
@@ -111,7 +102,7 @@ def probe(backend: str) -> Verdict:
     """Import what the backend needs, in this process. Only ever called in a process made for it."""
     started_s = time.monotonic()
     try:
-        if backend in _COLLECTIVE:
+        if not BACKENDS[backend].flex:
             _check_collective()
         else:
             _check_import(backend)
@@ -122,7 +113,7 @@ def probe(backend: str) -> Verdict:
 
 
 def _check_import(backend: str) -> None:
-    modules = _IMPORTS[backend]
+    modules, flagged = BACKENDS[backend].imports, str(BACKENDS[backend].flag)
     top = modules[0][0].partition(".")[0]
     if importlib.util.find_spec(top) is None:  # saves importing torch to learn that nothing is there
         raise ModuleNotFoundError(f"No module named {top!r}")
@@ -133,9 +124,9 @@ def _check_import(backend: str) -> None:
             if not hasattr(module, attribute):
                 raise ImportError(f"cannot import name {attribute!r} from {name!r}")
     if importlib.util.find_spec("megatron") is not None:
-        flag = getattr(importlib.import_module(_FUSED_A2A), _FLAGS[backend], None)
+        flag = getattr(importlib.import_module(_FUSED_A2A), flagged, None)
         if not flag:
-            why = "has no support for it" if flag is None else f"says {_FLAGS[backend]} = {flag}"
+            why = "has no support for it" if flag is None else f"says {flagged} = {flag}"
             raise ImportError(f"{backend} can be imported, but this megatron-core {why}")
 
 

@@ -219,3 +219,19 @@ def test_tensor_parallel_experts_without_expert_parallelism(
         run = launch(2, **settings)
         assert 2 in run.exit_codes
         assert "expert_parallel >= 2" in run.failures[0]["message"]
+
+
+def test_settings_around_the_program_are_in_force_and_change_no_result(trained: Any) -> None:
+    run = trained(
+        2, expert_parallel=2, manual_gc_interval=2, cuda_device_max_connections=1, layernorm_sm_margin=4,
+        env={
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NVTE_FWD_LAYERNORM_SM_MARGIN": "4",
+            "NVTE_BWD_LAYERNORM_SM_MARGIN": "4",
+        },
+    )  # fmt: skip
+    assert_same_training(run, baseline(trained))
+
+
+def test_a_setting_whose_variable_is_missing_is_not_claimed(launch: Any) -> None:
+    run = launch(1, cuda_device_max_connections=1)
+    assert run.resolved["settings"]["cuda_device_max_connections"] is None

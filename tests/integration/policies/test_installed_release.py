@@ -92,6 +92,13 @@ CASES: dict[str, Settings] = {
     "full_iteration": resolve({"cuda_graph_impl": "full_iteration"}),
     "offload": resolve({"offload_modules": ["core_attn", "attn_proj"]}),
 }
+if detect_stack().get("megatron_core", "0.16").startswith("0.19"):
+    hybridep: dict[str, object] = {"dispatcher": "hybridep", "num_sms": 16, "expert_parallel": 8, "grouped_gemm": True}
+    CASES["budgets"] = resolve(
+        {**hybridep, "num_sms_preprocessing": 32, "permute_fusion_into_hybridep": True, "num_blocks_permute": 16,
+         "num_blocks_unpermute": 32}
+    )  # fmt: skip
+    CASES["capacity"] = resolve({**hybridep, "op_fuser": True, "rank_capacity_factor": 1.5, "paged_stash": True})
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -102,9 +109,7 @@ def test_the_class_accepts_the_fields_and_keeps_them(name: str, core: Any) -> No
 
 @pytest.mark.parametrize("before", CASES)
 @pytest.mark.parametrize("after", CASES)
-def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(
-    before: str, after: str, core: Any
-) -> None:
+def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(before: str, after: str, core: Any) -> None:
     policy = dataclasses.replace(load_policy(EXAMPLE), settings=CASES[after])
     config = build(core, **render(CASES[before], core.release).transformer)
     expected = build(core, **render(CASES[after], core.release).transformer)

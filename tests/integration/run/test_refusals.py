@@ -23,7 +23,7 @@ pytestmark = pytest.mark.service
             "error: no Ray cluster answers at '127.0.0.1:1': ",
             "--address HOST:PORT",
         ),
-        (("--model", "dsv4", "--cluster", "gb300"), "error: unknown model 'dsv4'", "did you mean dsv3?"),
+        (("--model", "dsv4", "--cluster", "gb300"), "error: unknown model 'dsv4'", "did you mean dsv3 or dsv4-flash?"),
         (("--model", "tiny-moe", "--cluster", "locale"), "error: unknown cluster 'locale'", "did you mean local?"),
         (
             ("--model", "tiny-moe", "--cluster", "local", "--gpus", "16"),

@@ -27,6 +27,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "two"), "'two' is not a valid integer", ""),
         (("start", "--model", "no.yaml", "--cluster", "local"), "error: no such file: no.yaml", ""),
         (("status", "nothing"), "error: no study 'nothing' in", "hint: there are none yet"),
+        (
+            ("start", "--model", "qwen3-next", "--cluster", "h100", "--dry-run"),
+            "error: trial kind 'bridge' of model 'qwen3-next' does not run yet",
+            "hint: --trial native is the one that does, but the native trainer does not build gated delta nets",
+        ),
+        (("spaces", "show", "guid"), "error: no model or cluster is called 'guid'", "hint: did you mean guide?"),
         (("spaces", "show", "dsv"), "error: no model or cluster is called 'dsv'", "hint: did you mean dsv3?"),
     ],
 )
@@ -77,6 +83,18 @@ def test_a_shown_model_file_is_a_valid_start_for_ones_own(capsys: pytest.Capture
 
     assert (status, talk) == (0, "")
     assert "valid model file" in out
+
+
+@pytest.mark.parametrize(("name", "kind"), [("guide", "guide"), ("gb300", "cluster"), ("qwen3-next", "model")])
+def test_whatever_is_shown_is_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, kind: str) -> None:
+    _, text, _ = run(capsys, "spaces", "show", name)
+    own = tmp_path / "own.yaml"
+    own.write_text(text, encoding="utf-8")
+
+    status, out, talk = run(capsys, "spaces", "validate", str(own))
+
+    assert (status, talk) == (0, "")
+    assert out == f"{own}: valid {kind} file\n"
 
 
 def test_a_dry_run_of_ones_own_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

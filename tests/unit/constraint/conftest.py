@@ -21,19 +21,28 @@ STACK = {"megatron_core": "0.19.2", "torch": "2.9.0", "transformer_engine": "2.1
 
 @pytest.fixture
 def candidate() -> Callable[..., Candidate]:
-    """A legal candidate on 8 GPUs with changes; ``shape__x`` and ``contract__x`` change those."""
+    """A legal candidate on 8 GPUs with changes; ``shape__x``, ``contract__x`` and ``routing__x`` change those."""
 
-    def make(device: str = "cuda", stack: dict[str, str] | None = STACK, ranks: int = 8, **changes: Any) -> Candidate:
+    def make(
+        device: str = "cuda", stack: dict[str, str] | None = STACK, ranks: int = 8, nodes: int = 1, domain: int = 8,
+        sm_count: int | None = 132, accelerator: str | None = "H100", env: dict[str, str] | None = None,
+        **changes: Any,
+    ) -> Candidate:  # fmt: skip
         shape = {k.removeprefix("shape__"): v for k, v in changes.items() if k.startswith("shape__")}
         contract = {k.removeprefix("contract__"): v for k, v in changes.items() if k.startswith("contract__")}
+        routing = {k.removeprefix("routing__"): v for k, v in changes.items() if k.startswith("routing__")}
         settings = {k: v for k, v in changes.items() if "__" not in k}
+        agreed = replace(Contract(seq_length=128, global_batch_size=32), **contract)
         return Candidate(
             settings=resolve(settings),
             shape=replace(SHAPE, **shape),
-            contract=replace(Contract(seq_length=128, global_batch_size=32), **contract),
-            gang=GangShape(1, ranks, device),
-            nvlink_domain_gpus=8,
+            contract=replace(agreed, routing=replace(agreed.routing, **routing)),
+            gang=GangShape(nodes, ranks, device),
+            nvlink_domain_gpus=domain,
             stack=stack,
+            sm_count=sm_count,
+            accelerator=accelerator,
+            env=env,
         )
 
     return make

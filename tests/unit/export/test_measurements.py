@@ -34,6 +34,7 @@ def values(setting):
     """Every legal value of a setting."""
     text = st.sampled_from(setting.choices) if setting.choices else st.text("Etm|*()L2", min_size=1, max_size=9)
     legal = {
+        "float": st.floats(setting.minimum, 8, exclude_min=True),
         "int": st.integers(setting.minimum, 2**40),
         "bool": st.booleans(),
         "str": text,

@@ -13,6 +13,16 @@ from autotune_policies.megatron_core import RELEASES, read_back, release_of, ren
 from autotune_policies.settings import FLEX_DISPATCHERS, SETTINGS, Setting, Settings, resolve
 
 SINCE_0_19 = {"ncclep", "gdn_norm_out", "fused_group_mlp"}
+SETTINGS_SINCE = {
+    "permute_fusion_into_hybridep": "0.17", "num_blocks_permute": "0.17", "num_blocks_unpermute": "0.17",
+    "num_sms_preprocessing": "0.18", "rank_capacity_factor": "0.18", "paged_stash": "0.18", "op_fuser": "0.18",
+}  # fmt: skip
+CONFIGURED = {name: row for name, row in SETTINGS.items() if row.home not in ("env", "launch")}
+
+
+def configured(values: Settings) -> Settings:
+    """The settings that a configuration object holds; the others are in the environment or the launcher."""
+    return {name: value for name, value in values.items() if name in CONFIGURED}
 
 
 def values_of(row: Setting, release: str) -> st.SearchStrategy[Any]:
@@ -20,6 +30,7 @@ def values_of(row: Setting, release: str) -> st.SearchStrategy[Any]:
     kinds: dict[str, st.SearchStrategy[Any]] = {
         "bool": st.booleans(),
         "int": st.integers(row.minimum, 64),
+        "float": st.floats(row.minimum, 8, exclude_min=True, allow_nan=False),
         "list": st.lists(st.sampled_from(choices), unique=True) if choices else st.nothing(),
         "str": st.sampled_from(choices) if choices else st.none(),
     }
@@ -30,7 +41,8 @@ def values_of(row: Setting, release: str) -> st.SearchStrategy[Any]:
 @st.composite
 def settings_for(draw: st.DrawFn, release: str) -> Settings:
     """Any settings that the release can express."""
-    values = {name: draw(values_of(row, release)) for name, row in SETTINGS.items()}
+    known = {name: row for name, row in CONFIGURED.items() if release >= SETTINGS_SINCE.get(name, release)}
+    values = {name: draw(values_of(row, release)) for name, row in known.items()}
     if draw(st.booleans()):
         stages = values["pipeline_parallel"] * values["virtual_pipeline"]
         values["pipeline_layout"] = "|".join(["Et", *["t"] * (stages - 2), "tL"][-stages:])
@@ -42,7 +54,10 @@ def settings_for(draw: st.DrawFn, release: str) -> Settings:
         values["cuda_graph_modules"] = []
     if values["cuda_graph_impl"] == "local" and {"moe_router", "moe_preprocess"} & set(values["cuda_graph_modules"]):
         values["cuda_graph_modules"] = ["moe_router", "moe_preprocess"]
-    return resolve(values)
+    for name in ("permute_fusion_into_hybridep", *values):  # a condition before what depends on it
+        if name in values and not SETTINGS[name].effective(values):
+            values[name] = SETTINGS[name].default
+    return configured(resolve(values))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -116,9 +131,18 @@ def test_alltoall_puts_every_flex_field_back_to_its_class_default(release: str) 
 
 
 def test_a_recipes_own_fine_print_stays_only_with_its_backend() -> None:
-    knob = "moe_hybridep_num_sms_preprocessing"
-    assert knob not in render({"dispatcher": "hybridep", "num_sms": 16}, "0.18").transformer
-    assert render({"dispatcher": "deepep", "num_sms": 16}, "0.18").transformer[knob] == 108
+    knob = "moe_hybridep_pad_uneven_dispatch_inputs"
+    assert knob not in render({"dispatcher": "hybridep", "num_sms": 16}, "0.19").transformer
+    assert render({"dispatcher": "deepep", "num_sms": 16}, "0.19").transformer[knob] is False
+
+
+@pytest.mark.parametrize(
+    ("interval", "fields"),
+    [(None, {"manual_gc": False, "manual_gc_interval": 0}), (10, {"manual_gc": True, "manual_gc_interval": 10})],
+)
+def test_garbage_is_collected_by_hand_where_an_interval_says_so(interval: int | None, fields: dict[str, int]) -> None:
+    training = render({"manual_gc_interval": interval}, "0.19").training
+    assert {name: training[name] for name in fields} == fields
 
 
 @pytest.mark.parametrize(
@@ -166,6 +190,10 @@ def test_delayed_weight_gradients_are_told_to_ddp_too() -> None:
         ({"num_sms": 8}, "0.19", "num_sms=8 with dispatcher=alltoall cannot"),
         ({"cuda_graph_impl": "full_iteration", "cuda_graph_modules": ["attn"]}, "0.19", "cuda_graph_modules=attn with"),
         ({"cuda_graph_impl": "local", "cuda_graph_modules": ["moe_router"]}, "0.16", "cuda_graph_modules=moe_router"),
+        ({"op_fuser": True}, "0.17", "op_fuser=True cannot be expressed in Megatron-Core 0.17"),
+        ({"num_sms_preprocessing": 32, "dispatcher": "hybridep", "num_sms": 16}, "0.17", "num_sms_preprocessing=32"),
+        ({"num_blocks_permute": 32, "dispatcher": "hybridep", "num_sms": 16}, "0.19", "num_blocks_permute=32 cannot"),
+        ({"rank_capacity_factor": 1.5}, "0.19", "rank_capacity_factor=1.5 cannot be expressed"),
         ({"pipeline_layout": "Et|tL"}, "0.19", "has 2 stages, but pipeline_parallel x virtual_pipeline = 1"),
         ({"pipeline_layout": "Et|xL"}, "0.19", "unexpected 'x'"),
         ({"dispatcher": "nccl"}, "0.19", "dispatcher='nccl' is not legal"),

@@ -222,7 +222,7 @@ def test_bounds_in_the_wrong_order_are_beyond_a_schema_but_not_beyond_us(path: s
 @pytest.mark.parametrize(
     ("old", "new", "message", "hint"),
     [
-        ("num_sms: 24", "num_smss: 24", "unknown setting 'num_smss'", "did you mean num_sms?"),
+        ("num_sms: 24", "num_smss: 24", "unknown setting 'num_smss'", "did you mean num_sms or num_sms_preprocessing?"),
         ("dispatcher: deepep", "dispatcher: depep", "dispatcher='depep' is not legal", "did you mean"),
         ("ep_overlap: true", "num_sms: 8", "key 'num_sms' stands twice, first in line 26", None),
         ("created_at: ", "created_at: 2026-01-02 #", "evidence.created_at is a date", "quotes"),

@@ -1,5 +1,6 @@
 """What a node hands its ranks and how it keeps its books; whole gangs are tested in tests/conformance."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -53,6 +54,25 @@ def test_launch_variables_are_global_on_every_node(run, tmp_path):
     assert [rank.rank for rank in node.poll().ranks] == [4, 5]
 
 
+def test_a_rank_is_bound_to_its_numa_node(run, tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    numactl = folder / "numactl"
+    numactl.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    numactl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    spec = dataclasses.replace(spec_of(ranks=2), settings={"gpus_per_numa_node": 1})
+    node = run(["train", "x"], spec)
+    assert [node.logs(rank) for rank in range(2)] == [f"--cpunodebind={n} --membind={n} train x\n" for n in range(2)]
+
+
+def test_binding_without_numactl_starts_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spec = dataclasses.replace(spec_of(), settings={"gpus_per_numa_node": 1})
+    with pytest.raises(OSError, match="needs numactl"):
+        run(SHOW_ENVIRONMENT, spec)
+
+
 def test_the_environment_comes_from_this_process_and_the_specification_wins(run, monkeypatch):
     monkeypatch.setenv("FROM_HERE", "yes")
     monkeypatch.setenv("OMP_NUM_THREADS", "99")
@@ -103,9 +123,7 @@ def test_steps_and_resolved_are_handed_out_once(run, tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     program = f"import os; open(os.environ['AUTOTUNE_EVENTS'], 'w').write({text!r})"
-    node = NodeRanks(
-        spec_of(), node_rank=0, work_dir=tmp_path, master=("", 0), argv=[sys.executable, "-c", program]
-    )
+    node = NodeRanks(spec_of(), node_rank=0, work_dir=tmp_path, master=("", 0), argv=[sys.executable, "-c", program])
     node.start()
     seen = [node.poll()]
     while not seen[-1].ended:

@@ -223,6 +223,22 @@ def test_another_request_under_the_same_name_names_the_field(request_for: Reques
     assert "--study" in str(caught.value.hint)
 
 
+def test_a_study_from_before_a_field_of_the_shape_existed_is_opened_again(request_for: Requests) -> None:
+    request = request_for()
+    storage = optuna.load_study(study_name=request.study, storage=_stored(request))
+    identity = storage.user_attrs["identity"]
+    del identity["model"]["gated_linear_unit"]
+    storage.set_user_attr("identity", identity)
+
+    Study(request)
+
+
+def _stored(request: TuneRequest) -> str:
+    """The storage of a study that was opened once."""
+    Study(request)
+    return request.storage_url
+
+
 def test_an_exhausted_space_ends_the_search(request_for: Requests, here: Surroundings, complete: Complete) -> None:
     request = request_for()
     parameters = tuple(

@@ -28,7 +28,7 @@ def test_every_shipped_model_is_valid_and_has_an_alltoall_baseline(name: str) ->
     model = load_model(name)
 
     assert model.name == name
-    assert model.search_space().baseline["dispatcher"] == "alltoall"
+    assert model.search_space().baseline.get("dispatcher", "alltoall") == "alltoall"
     assert model.model_shape().name == name
 
 
@@ -60,6 +60,13 @@ def test_an_unknown_model_names_the_closest() -> None:
         ("stall_s: 90.0", "stall_s: -1.0", "stall_s: input should be greater than 0, but got -1.0"),
         ("choices: [even, light_last]", "choices: [even, 'Etq|L']", "unexpected 'q'"),
         ("choices: [false, true]", "choices: [false, false]", "a choice stands twice"),
+        ("trial: native", "trial: torchtitan", "trial: input should be 'native', 'bridge' or 'command'"),
+        ("gpus:\n", "recipes: {local: {function: no_module}}\ngpus:\n", "recipes.local.function: string should match"),
+        (
+            "gpus:\n",
+            "recipes: {local: {function: 'm:f', settings: {num_sms: 20}}}\ngpus:\n",
+            "recipes.local: parameter 'num_sms' does not exist there",
+        ),
         ("name: tiny-moe\n", "name: tiny-moe\nname: other\n", "key 'name' stands twice"),
     ],
 )
@@ -89,6 +96,9 @@ def test_the_line_is_the_one_of_the_mistake(tmp_path: Path) -> None:
         ('OMP_NUM_THREADS: "1"', "OMP_NUM_THREADS: 1", "env.OMP_NUM_THREADS"),
         ("device: cpu", "device: tpu", "device"),
         ("gpus_per_node: 8", "gpus_per_node: 0", "gpus_per_node"),
+        ("note:", "parameters: {cuda_allocator: [native]}\nnote:", "cuda_allocator='native' is not legal"),
+        ("note:", "parameters: {layernorm_sm_margin: [0, 0]}\nnote:", "choices must be there and differ"),
+        ("note:", "parameters: {layernorm_sm_margin: []}\nnote:", "choices must be there and differ"),
     ],
 )
 def test_a_wrong_cluster_file_is_named_with_file_and_line(tmp_path: Path, old: str, new: str, says: str) -> None:

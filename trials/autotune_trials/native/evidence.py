@@ -1,6 +1,7 @@
 """What was really built, read back from the objects: the proof that a trial ran what was asked for."""
 
 import importlib.metadata
+import os
 import platform
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,22 +17,24 @@ from autotune_policies.layout import layout_stages
 from autotune_policies.megatron_core import read_back
 from autotune_policies.settings import FLEX_DISPATCHERS, SETTINGS, Settings, Value
 from autotune_trials.native.model import Built
+from autotune_trials.native.surroundings import surroundings
 
 _DISTRIBUTIONS = ("megatron-core", "torch", "transformer-engine", "deep-ep", "triton", "numpy")
 
 
-def resolved(built: Built, schedule: Callable[..., Any]) -> dict[str, Any]:
+def resolved(built: Built, schedule: Callable[..., Any], asked: Settings) -> dict[str, Any]:
     """The ``resolved`` document of the ``built`` event; a collective call, with the same answer on every rank.
 
     Args:
         built: What this rank built.
         schedule: The forward-backward function that will run.
+        asked: The trial's settings.
     """
     stages = _stages(built)
     layers = list(_moe_layers(built))
     classes = sorted({_dispatcher_class(layer) for layer in layers})
     return {
-        "settings": _settings(built, layers, stages),
+        "settings": _settings(built, layers, stages, asked),
         "dispatcher_class": ", ".join(classes) or None,
         "schedule": schedule.__name__,
         "stages": stages,
@@ -44,10 +47,11 @@ def resolved(built: Built, schedule: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def _settings(built: Built, layers: list[Any], stages: list[list[str]]) -> Settings:
+def _settings(built: Built, layers: list[Any], stages: list[list[str]], asked: Settings) -> Settings:
     """Canonical settings: the configuration that the model holds, corrected by the objects themselves."""
     chunk = built.chunks[0]
     settings = read_back(chunk.config, built.release)
+    settings |= surroundings(asked, os.environ)
     settings |= {
         "micro_batch_size": built.micro_batch_size,
         "tensor_parallel": parallel_state.get_tensor_model_parallel_world_size(),
@@ -79,9 +83,7 @@ def _dispatcher(layers: list[Any]) -> Settings:
     backend = next((item for item in FLEX_DISPATCHERS if item in manager), manager)
     config = layers[0].config
     # 0.19 has one field for all backends, earlier releases one for each.
-    sms = getattr(config, "moe_flex_dispatcher_num_sms", None) or getattr(
-        config, f"moe_{backend}_num_sms", None
-    )
+    sms = getattr(config, "moe_flex_dispatcher_num_sms", None) or getattr(config, f"moe_{backend}_num_sms", None)
     if backend == "deepep":
         from deep_ep import Buffer
 
@@ -160,9 +162,7 @@ def _num_parameters(built: Built) -> int:
     for chunk in built.chunks:
         for parameter in chunk.parameters():
             dense = getattr(parameter, "allreduce", True)
-            copy = (
-                getattr(parameter, "shared_embedding", False) and not parallel_state.is_pipeline_first_stage()
-            )
+            copy = getattr(parameter, "shared_embedding", False) and not parallel_state.is_pipeline_first_stage()
             split = getattr(parameter, "tensor_model_parallel", False)
             if not copy and (first_expert_data if not dense else first_data and (split or first_tensor)):
                 count += parameter.numel()

@@ -43,10 +43,8 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
     with _refused_by_megatron():
         built = build(spec, release)
     trainer = Trainer(spec, built)
-    resolved = evidence.resolved(built, trainer.schedule)
-    events.write(
-        "built", build_s=time.perf_counter() - start, **({"resolved": resolved} if rank == 0 else {})
-    )
+    resolved = evidence.resolved(built, trainer.schedule, spec.settings)
+    events.write("built", build_s=time.perf_counter() - start, **({"resolved": resolved} if rank == 0 else {}))
 
     for step in trainer.steps():
         if rank == 0:

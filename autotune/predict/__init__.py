@@ -1,0 +1,1 @@
+"""FLOPs, bytes, communication and pipeline: step time and peak memory without hardware."""
