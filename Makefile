@@ -36,6 +36,7 @@ test-slow: $(VENV)/.dev ## only the tests marked slow
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev ## measure what a trial costs beside its own training

@@ -62,7 +62,5 @@ def check_variable(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise PolicyError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}: "{value}"')
     if not value or len(value) > MAX_VALUE_LENGTH or not value.isprintable():
-        raise PolicyError(
-            f"{name}={value[:40]!r} must be one line of 1 to {MAX_VALUE_LENGTH} printable characters"
-        )
+        raise PolicyError(f"{name}={value[:40]!r} must be one line of 1 to {MAX_VALUE_LENGTH} printable characters")
     return value

@@ -195,19 +195,20 @@ def _check_expressible(values: Settings, release: str) -> None:
         wanted = _int(values, "pipeline_parallel") * _int(values, "virtual_pipeline")
         if stages != wanted:
             raise PolicyError(
-                f"pipeline_layout={layout!r} has {stages} stages, "
-                f"but pipeline_parallel x virtual_pipeline = {wanted}"
+                f"pipeline_layout={layout!r} has {stages} stages, but pipeline_parallel x virtual_pipeline = {wanted}"
             )
     modules = values["cuda_graph_modules"]
     assert isinstance(modules, list)
     if values["cuda_graph_impl"] == "full_iteration" and modules:
         raise _refusal(
-            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=full_iteration", release,
+            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=full_iteration",
+            release,
             "the whole iteration is captured; set cuda_graph_modules: []",
         )
     if values["cuda_graph_impl"] == "local" and ("moe_router" in modules) != ("moe_preprocess" in modules):
         raise _refusal(
-            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=local", release,
+            f"cuda_graph_modules={','.join(modules)} with cuda_graph_impl=local",
+            release,
             "it captures moe_router and moe_preprocess together: name both",
         )
 
@@ -218,7 +219,8 @@ def _dispatcher_fields(values: Settings, release: str) -> dict[str, Field]:
     flex = dispatcher in FLEX_DISPATCHERS
     if num_sms is not None and not flex:
         raise _refusal(
-            f"num_sms={num_sms} with dispatcher={dispatcher}", release,
+            f"num_sms={num_sms} with dispatcher={dispatcher}",
+            release,
             f"only {', '.join(FLEX_DISPATCHERS)} borrow SMs; set num_sms: null",
         )
     fields: dict[str, Field] = {

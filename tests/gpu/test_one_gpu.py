@@ -67,9 +67,7 @@ def test_attention_in_cuda_graphs_trains_to_the_same_loss(tmp_path: Path) -> Non
 
 def test_full_recompute_needs_less_memory(tmp_path: Path) -> None:
     plain = trial(tmp_path / "plain")
-    lean = trial(
-        tmp_path / "lean", recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1
-    )
+    lean = trial(tmp_path / "lean", recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
 
     assert plain.peak_memory_bytes is not None
     assert lean.peak_memory_bytes is not None

@@ -35,6 +35,7 @@ _CACHE_VARIABLES = {
 }
 _WATCH_INTERVAL_S = 0.05
 
+
 class _Rank:
     """One rank as the watcher sees it."""
 

@@ -118,13 +118,9 @@ def check_here(
     if "megatron_core" not in stack:
         raise CannotTrain("megatron-core is not installed\nhint: pip install 'moe-autotune[trial]'")
     if spec.gang.num_nodes > 1:
-        raise CannotTrain(
-            f"the policy is for {spec.gang.num_nodes} nodes; this program trains on one machine"
-        )
+        raise CannotTrain(f"the policy is for {spec.gang.num_nodes} nodes; this program trains on one machine")
     if spec.gang.device == "cuda" and num_gpus < spec.gang.ranks_per_node:
-        raise CannotTrain(
-            f"the policy needs {spec.gang.ranks_per_node} GPUs on this machine, which has {num_gpus}"
-        )
+        raise CannotTrain(f"the policy needs {spec.gang.ranks_per_node} GPUs on this machine, which has {num_gpus}")
 
 
 def train(spec: TrialSpec, work_dir: Path) -> dict[str, Any]:
@@ -185,9 +181,7 @@ def _summary(
         if in_force.get(name) != asked
     ]
     if wrong or len(records) != spec.contract.steps:
-        raise TrainingFailed(
-            "; ".join(wrong) or f"only {len(records)} of {spec.contract.steps} steps were reported"
-        )
+        raise TrainingFailed("; ".join(wrong) or f"only {len(records)} of {spec.contract.steps} steps were reported")
     step_time_s = statistics.median(record.step_time_s for record in records[spec.contract.warmup_steps :])
     return {
         "steps": len(records),
@@ -208,9 +202,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m autotune_trials.train", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--policy", required=True, help="policy YAML")
-    parser.add_argument(
-        "--steps", type=int, help="optimizer steps; default: as many as the policy's trials had"
-    )
+    parser.add_argument("--steps", type=int, help="optimizer steps; default: as many as the policy's trials had")
     options = parser.parse_args(argv)
     try:
         policy = load_policy(options.policy)

@@ -102,9 +102,7 @@ def test_the_class_accepts_the_fields_and_keeps_them(name: str, core: Any) -> No
 
 @pytest.mark.parametrize("before", CASES)
 @pytest.mark.parametrize("after", CASES)
-def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(
-    before: str, after: str, core: Any
-) -> None:
+def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(before: str, after: str, core: Any) -> None:
     policy = dataclasses.replace(load_policy(EXAMPLE), settings=CASES[after])
     config = build(core, **render(CASES[before], core.release).transformer)
     expected = build(core, **render(CASES[after], core.release).transformer)

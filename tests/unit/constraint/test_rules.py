@@ -18,8 +18,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("MC002", {"expert_parallel": 3}, {"expert_parallel": 4}),
     ("MC008", {"expert_parallel": 2, "shape__num_experts": None}, {"expert_parallel": 1, "shape__num_experts": None}),
     ("MC009", {"expert_parallel": 8, "shape__num_experts": 12}, {"expert_parallel": 4, "shape__num_experts": 12}),
-    ("MC011", {"tensor_parallel": 8, "shape__num_attention_heads": 4}, {"tensor_parallel": 8, "sequence_parallel": True}),
-    ("MC012", {"tensor_parallel": 8, "shape__num_query_groups": 3}, {"tensor_parallel": 8, "shape__num_query_groups": 2}),
+    (
+        "MC011",
+        {"tensor_parallel": 8, "shape__num_attention_heads": 4},
+        {"tensor_parallel": 8, "sequence_parallel": True},
+    ),
+    (
+        "MC012",
+        {"tensor_parallel": 8, "shape__num_query_groups": 3},
+        {"tensor_parallel": 8, "shape__num_query_groups": 2},
+    ),
     ("MC014", {"sequence_parallel": True}, {"sequence_parallel": True, "tensor_parallel": 2}),
     ("MC015", {"tensor_parallel": 2}, {"tensor_parallel": 2, "sequence_parallel": True}),
     (
@@ -37,7 +45,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"virtual_pipeline": 2, "pipeline_parallel": 4, "contract__global_batch_size": 8},
     ),
     ("MC035", {"pipeline_parallel": 4, "shape__num_layers": 6}, {"pipeline_parallel": 2, "shape__num_layers": 6}),
-    ("MC035", {"pipeline_parallel": 2, "shape__mtp_num_layers": 1}, {"pipeline_parallel": 1, "shape__mtp_num_layers": 1}),
+    (
+        "MC035",
+        {"pipeline_parallel": 2, "shape__mtp_num_layers": 1},
+        {"pipeline_parallel": 1, "shape__mtp_num_layers": 1},
+    ),
     (
         "MC045",
         {"pipeline_parallel": 2, "pipeline_layout": "Etttt|tttL"},

@@ -86,9 +86,7 @@ def test_render_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("version", ["0.16", "0.19.2"])
-def test_render_megatron_core_has_the_fields_of_the_release(
-    version: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_render_megatron_core_has_the_fields_of_the_release(version: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "render", EXAMPLE, "--for", "megatron-core", "--megatron-core", version)
     fields = render(load_policy(EXAMPLE).settings, version)
     assert json.loads(out) == {

@@ -176,9 +176,15 @@ step_records = st.builds(
 
 @given(
     st.builds(
-        NodeStatus, node=st.integers(0), host=st.text(), ranks=st.lists(rank_statuses).map(tuple),
-        steps=st.lists(step_records).map(tuple), resolved=st.none() | st.dictionaries(st.text(), st.integers()),
-        ended=st.booleans(), why=st.sampled_from([None, "stall", "fence"]), message=st.text(),
+        NodeStatus,
+        node=st.integers(0),
+        host=st.text(),
+        ranks=st.lists(rank_statuses).map(tuple),
+        steps=st.lists(step_records).map(tuple),
+        resolved=st.none() | st.dictionaries(st.text(), st.integers()),
+        ended=st.booleans(),
+        why=st.sampled_from([None, "stall", "fence"]),
+        message=st.text(),
         lifetime_s=st.floats(0, 1e6),
     )
 )

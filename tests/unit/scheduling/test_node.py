@@ -103,9 +103,7 @@ def test_steps_and_resolved_are_handed_out_once(run, tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     program = f"import os; open(os.environ['AUTOTUNE_EVENTS'], 'w').write({text!r})"
-    node = NodeRanks(
-        spec_of(), node_rank=0, work_dir=tmp_path, master=("", 0), argv=[sys.executable, "-c", program]
-    )
+    node = NodeRanks(spec_of(), node_rank=0, work_dir=tmp_path, master=("", 0), argv=[sys.executable, "-c", program])
     node.start()
     seen = [node.poll()]
     while not seen[-1].ended:

@@ -46,7 +46,11 @@ def test_full_recompute_and_tensor_parallel_bring_what_they_need(tmp_path: Path)
         ({"trials": 0}, "trials must be at least 1, but got 0", None),
         ({"routing": "natrual"}, "routing='natrual'", "did you mean natural?"),
         ({"select": "fast"}, "select='fast'", "legal: throughput, memory, balanced"),
-        ({"deadline": "2 hours"}, "duration '2 hours' is not understood", "write a number and a unit: 45s, 90m, 2h, 1d"),
+        (
+            {"deadline": "2 hours"},
+            "duration '2 hours' is not understood",
+            "write a number and a unit: 45s, 90m, 2h, 1d",
+        ),
         ({"memory_limit_gib": -1.0}, "memory-limit-gib must be above 0, but got -1.0", None),
         ({"study": "../x"}, "study name '../x'", None),
     ],

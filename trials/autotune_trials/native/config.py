@@ -30,9 +30,7 @@ _FP8: dict[str, dict[str, Any]] = {
 PRECISIONS = ("bf16", "fp32", *_FP8)
 
 
-def transformer_config(
-    spec: TrialSpec, fields: MegatronCoreFields, transformer_engine: bool
-) -> TransformerConfig:
+def transformer_config(spec: TrialSpec, fields: MegatronCoreFields, transformer_engine: bool) -> TransformerConfig:
     """The model configuration.
 
     Args:
@@ -101,8 +99,7 @@ def _shape(model: ModelShape) -> dict[str, Any]:
             "moe_router_topk": model.router_topk,
             "moe_ffn_hidden_size": model.moe_ffn_hidden_size,
             "moe_shared_expert_intermediate_size": model.shared_expert_size,
-            "moe_layer_freq": [0] * model.num_dense_layers
-            + [1] * (model.num_layers - model.num_dense_layers),
+            "moe_layer_freq": [0] * model.num_dense_layers + [1] * (model.num_layers - model.num_dense_layers),
             "moe_router_score_function": model.router_score_function,
             "moe_router_num_groups": model.router_num_groups,
             "moe_router_group_topk": model.router_group_topk,

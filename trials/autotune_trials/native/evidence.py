@@ -79,9 +79,7 @@ def _dispatcher(layers: list[Any]) -> Settings:
     backend = next((item for item in FLEX_DISPATCHERS if item in manager), manager)
     config = layers[0].config
     # 0.19 has one field for all backends, earlier releases one for each.
-    sms = getattr(config, "moe_flex_dispatcher_num_sms", None) or getattr(
-        config, f"moe_{backend}_num_sms", None
-    )
+    sms = getattr(config, "moe_flex_dispatcher_num_sms", None) or getattr(config, f"moe_{backend}_num_sms", None)
     if backend == "deepep":
         from deep_ep import Buffer
 
@@ -160,9 +158,7 @@ def _num_parameters(built: Built) -> int:
     for chunk in built.chunks:
         for parameter in chunk.parameters():
             dense = getattr(parameter, "allreduce", True)
-            copy = (
-                getattr(parameter, "shared_embedding", False) and not parallel_state.is_pipeline_first_stage()
-            )
+            copy = getattr(parameter, "shared_embedding", False) and not parallel_state.is_pipeline_first_stage()
             split = getattr(parameter, "tensor_model_parallel", False)
             if not copy and (first_expert_data if not dense else first_data and (split or first_tensor)):
                 count += parameter.numel()

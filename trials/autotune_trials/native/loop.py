@@ -47,9 +47,7 @@ class Trainer:
             spec.model.vocab_size,
             built.micro_batch_size,
             Share(parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()),
-            Share(
-                parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()
-            ),
+            Share(parallel_state.get_context_parallel_rank(), parallel_state.get_context_parallel_world_size()),
             self._device,
         )
         self.schedule = get_forward_backward_func()
@@ -111,11 +109,7 @@ class Trainer:
         # Tensor-parallel ranks hold the same loss; one of them counts.
         counts = parallel_state.get_tensor_model_parallel_rank() == 0
         parts = [part["lm loss"] for part in losses] if counts else []
-        sums = (
-            torch.stack(parts).sum(0).double()
-            if parts
-            else torch.zeros(2, dtype=torch.float64, device=self._device)
-        )
+        sums = torch.stack(parts).sum(0).double() if parts else torch.zeros(2, dtype=torch.float64, device=self._device)
         dist.all_reduce(sums)
         slowest = torch.tensor([own_time_s], dtype=torch.float64, device=self._device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -134,15 +128,11 @@ class Trainer:
 
     def _prepare_graphs(self) -> None:
         config = self._built.config
-        scopes = [
-            getattr(scope, "name", str(scope)) for scope in getattr(config, "cuda_graph_scope", None) or []
-        ]
+        scopes = [getattr(scope, "name", str(scope)) for scope in getattr(config, "cuda_graph_scope", None) or []]
         if config.cuda_graph_impl == "full_iteration" or "full_iteration" in scopes:
             from megatron.core.full_cuda_graph import FullCudaGraphWrapper
 
-            self._run = FullCudaGraphWrapper(
-                self._run, cuda_graph_warmup_steps=config.cuda_graph_warmup_steps
-            )
+            self._run = FullCudaGraphWrapper(self._run, cuda_graph_warmup_steps=config.cuda_graph_warmup_steps)
         elif config.cuda_graph_impl == "transformer_engine":
             from megatron.core.transformer.cuda_graphs import TECudaGraphHelper
 
@@ -168,15 +158,11 @@ class Trainer:
             self._graphs.cuda_graph_set_manual_hooks()
 
 
-def _forward_step(
-    batches: Iterator[Batch], model: Any, return_schedule_plan: bool = False
-) -> tuple[Any, Any]:
+def _forward_step(batches: Iterator[Batch], model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
     """One micro-batch through one chunk; as a plan of overlappable pieces when the overlap schedule asks for it."""
     batch = next(batches)
     forward = (
-        get_attr_wrapped_model(model, "build_schedule_plan", return_model_obj=False)
-        if return_schedule_plan
-        else model
+        get_attr_wrapped_model(model, "build_schedule_plan", return_model_obj=False) if return_schedule_plan else model
     )
     output = forward(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
     return output, _loss

@@ -52,6 +52,4 @@ def _status_bytes(field: str) -> int | None:
 
 def _peak_since_start() -> int:
     # Kibibytes on Linux, bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if os.uname().sysname == "Darwin" else 1024
-    )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if os.uname().sysname == "Darwin" else 1024)

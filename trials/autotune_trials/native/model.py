@@ -63,9 +63,7 @@ def build(spec: TrialSpec, release: str) -> Built:
     config = configuration.transformer_config(spec, fields, engine)
     _process_groups(spec.settings)
     graphs = spec.settings["cuda_graph_impl"] != "none"
-    model_parallel_cuda_manual_seed(
-        spec.contract.seed, te_rng_tracker=graphs and engine, use_cudagraphable_rng=graphs
-    )
+    model_parallel_cuda_manual_seed(spec.contract.seed, te_rng_tracker=graphs and engine, use_cudagraphable_rng=graphs)
 
     num_chunks = spec.settings["virtual_pipeline"]
     assert isinstance(num_chunks, int)
@@ -106,9 +104,7 @@ def _transformer_engine(spec: TrialSpec) -> bool:
         if spec.settings[name]:
             raise Rejected(f"{name}=true needs Transformer Engine, which is not installed")
     if spec.contract.precision not in ("bf16", "fp32"):
-        raise Rejected(
-            f"precision={spec.contract.precision} needs Transformer Engine, which is not installed"
-        )
+        raise Rejected(f"precision={spec.contract.precision} needs Transformer Engine, which is not installed")
     return False
 
 
@@ -197,8 +193,4 @@ def expert_share() -> Share:
 
 def device_of(spec: TrialSpec) -> torch.device:
     """Where this rank's tensors live."""
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if spec.gang.device == "cuda"
-        else torch.device("cpu")
-    )
+    return torch.device("cuda", torch.cuda.current_device()) if spec.gang.device == "cuda" else torch.device("cpu")

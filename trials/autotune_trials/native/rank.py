@@ -44,9 +44,7 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
         built = build(spec, release)
     trainer = Trainer(spec, built)
     resolved = evidence.resolved(built, trainer.schedule)
-    events.write(
-        "built", build_s=time.perf_counter() - start, **({"resolved": resolved} if rank == 0 else {})
-    )
+    events.write("built", build_s=time.perf_counter() - start, **({"resolved": resolved} if rank == 0 else {}))
 
     for step in trainer.steps():
         if rank == 0:

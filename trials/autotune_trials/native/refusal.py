@@ -37,9 +37,7 @@ def _check_contract(spec: TrialSpec, world_size: int) -> None:
     if spec.gang.device not in ("cpu", "cuda"):
         raise Rejected(f"gang.device={spec.gang.device!r} is not cpu or cuda")
     if contract.steps < MIN_STEPS:
-        raise Rejected(
-            f"contract.steps={contract.steps}, but peak memory needs at least {MIN_STEPS} optimizer steps"
-        )
+        raise Rejected(f"contract.steps={contract.steps}, but peak memory needs at least {MIN_STEPS} optimizer steps")
     if routing.source not in SOURCES:
         raise Rejected(f"routing.source={routing.source!r}; the native program knows {', '.join(SOURCES)}")
     if routing.data_condition not in DATA_CONDITIONS:
@@ -81,9 +79,7 @@ def _check_batch(spec: TrialSpec, world_size: int) -> None:
 def _check_split(spec: TrialSpec) -> None:
     """Splits that Megatron-Core checks late, or not at all."""
     settings, model = spec.settings, spec.model
-    tensor, expert, expert_tensor = (
-        settings[f"{name}_parallel"] for name in ("tensor", "expert", "expert_tensor")
-    )
+    tensor, expert, expert_tensor = (settings[f"{name}_parallel"] for name in ("tensor", "expert", "expert_tensor"))
     assert isinstance(tensor, int)
     assert isinstance(expert, int)
     if tensor > 1 and model.num_experts and not settings["sequence_parallel"]:
