@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
+
+from autotune.cli.commands import autotune
 
 LINES = (
     ("autotune_policies",),
@@ -127,6 +130,12 @@ def test_architecture_prints_the_same_table(root):
     assert printed == LINES
 
 
+def test_every_listed_command_can_be_loaded():
+    context = click.Context(autotune)
+    loaded = [autotune.get_command(context, name) for name in autotune.list_commands(context)]
+    assert [command.name for command in loaded] == autotune.list_commands(context)
+
+
 def run_help(environment, commands):
     process = subprocess.run(
         [sys.executable, "-c", HELP, json.dumps(commands)], env=environment, capture_output=True, text=True
@@ -140,9 +149,7 @@ def test_help_is_quick(checkout_environment):
 
 
 def test_help_of_no_command_starts_the_heavy_libraries(checkout_environment):
-    from autotune.cli.commands import autotune
-
-    commands = [[name, "--help"] for name in autotune.list_commands(None)]
+    commands = [[name, "--help"] for name in autotune.list_commands(click.Context(autotune))]
     assert len(commands) >= 8
     assert run_help(checkout_environment, commands) & {"torch", "megatron", "ray"} == set()
 
