@@ -46,9 +46,9 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="moe-autotune", prog_name="autotune", message="%(prog)s %(version)s")
 def autotune() -> None:
-    r"""Tune Mixture-of-Experts training on a cluster, and export the winning settings as a policy.
+    """Tune Mixture-of-Experts training on a cluster, and export the winning settings as a policy.
 
     \b
     autotune start --model tiny-moe --cluster local     on this machine's CPU, for real
     autotune start --model dsv3 --cluster gb300         on a GB300 cluster
-    """
+    """  # noqa: D301 - click reads the backspace as "do not wrap"

@@ -1,6 +1,7 @@
 """How commands print the result of a study."""
 
 import json
+import shlex
 import shutil
 import sys
 
@@ -33,6 +34,7 @@ def print_result(result: Result, as_json: bool) -> int:
         print(f"hint: what each trial printed is in {request.folder / 'trials'}", file=sys.stderr)
         return 1
     if not as_json:
-        train = f"python -m autotune_trials.train --policy {result.policy}"
-        print(f"policy: {result.policy}\ntrain with it: autotune policy exec {result.policy} -- {train}")
+        policy = shlex.quote(str(result.policy))
+        train = f"python -m autotune_trials.train --policy {policy}"
+        print(f"policy: {result.policy}\ntrain with it: autotune policy exec {policy} -- {train}")
     return 0

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import shlex
 import socket
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -116,6 +118,9 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
         object_store_memory=_OBJECT_STORE_BYTES,
         include_dashboard=True,
         dashboard_host="127.0.0.1",
+        # Ray starts a worker by a shell line in which it does not quote the interpreter. Where that matters, workers
+        # cannot be started in advance, so nothing is said where it does not.
+        runtime_env={"py_executable": quoted} if (quoted := shlex.quote(sys.executable)) != sys.executable else None,
         **options,
     )
 

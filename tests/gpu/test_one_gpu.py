@@ -28,10 +28,15 @@ def _needs_a_gpu() -> None:
 
 def trial(tmp_path: Path, routing: str = "natural", **settings: Any) -> TrialOutcome:
     spec = TrialSpec(
-        study="gpu", trial=0, model=SHAPE,
+        study="gpu",
+        trial=0,
+        model=SHAPE,
         contract=Contract(1024, 8, steps=12, warmup_steps=5, routing=Routing(source=routing)),
-        settings=resolve({"micro_batch_size": 2, **settings}), gang=GangShape(1, 1, "cuda"), deadline_s=240, stall_s=120,
-    )  # fmt: skip
+        settings=resolve({"micro_batch_size": 2, **settings}),
+        gang=GangShape(1, 1, "cuda"),
+        deadline_s=240,
+        stall_s=120,
+    )
     gang = LocalGang(tmp_path)
     try:
         return judge(spec, run_gang(gang, spec))

@@ -20,6 +20,7 @@ from typing import Any
 
 from autotune_policies.errors import PolicyError
 from autotune_policies.surroundings import numa_words
+from autotune_trials.caches import cache_variables, forget_stale_locks
 from autotune_trials.checkout import import_path
 from autotune_trials.events import EVENTS_VARIABLE, EventReader, StepRecord, step_record
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor, describe_exit, kill_family, spawn
@@ -29,12 +30,6 @@ from autotune_trials.status import NodeStatus, RankStatus, Why
 SCRATCH_VARIABLE = "AUTOTUNE_SCRATCH"
 """Environment variable naming the node-local folder for caches and logs; a private one in /tmp otherwise."""
 
-_CACHE_VARIABLES = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "EP_JIT_CACHE_DIR": "deepep",
-    "HYBRID_EP_CACHE_DIR": "hybridep",
-}
 _WATCH_INTERVAL_S = 0.05
 
 
@@ -121,6 +116,10 @@ class NodeRanks:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         document = self._work_dir / "spec.json"
         document.write_text(self._spec.to_json(), encoding="utf-8")
+        if self._fingerprint is not None:
+            extensions = cache_variables(scratch(), self._fingerprint).get("TORCH_EXTENSIONS_DIR")
+            if extensions is not None:
+                forget_stale_locks(Path(extensions))
         native = [sys.executable, "-m", "autotune_trials.native", "--spec", str(document)]
         self._started_s = self._asked_s = time.monotonic()
         self._janitor = Janitor(self._marker)
@@ -193,8 +192,7 @@ class NodeRanks:
         # Ray sets this to 1 in its workers, a shell does not: both kinds of gang must run the same.
         env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // gang.ranks_per_node))
         if self._fingerprint is not None:
-            for variable, folder in _CACHE_VARIABLES.items():
-                env.setdefault(variable, str(scratch() / "cache" / self._fingerprint / folder))
+            env |= cache_variables(scratch(), self._fingerprint)
         env.update(self._spec.env)
         env |= {
             "PYTHONPATH": import_path(env.get("PYTHONPATH")),

@@ -23,7 +23,7 @@ from autotune_policies.apply import detect_stack
 from autotune_policies.errors import PolicyError
 from autotune_policies.policy import Policy, load_policy
 from autotune_trials.events import StepRecord
-from autotune_trials.facts import gpu_names
+from autotune_trials.facts import fingerprint, gpu_names, node_facts
 from autotune_trials.node import NodeRanks, free_port
 from autotune_trials.spec import SpecError, TrialSpec, spec_from
 from autotune_trials.status import NodeStatus
@@ -131,7 +131,13 @@ def train(spec: TrialSpec, work_dir: Path) -> dict[str, Any]:
         TrainingFailed: a rank died, or the ranks ran other settings.
         OSError: the ranks could not be started.
     """
-    ranks = NodeRanks(spec, node_rank=0, work_dir=work_dir, master=("127.0.0.1", free_port("127.0.0.1")))
+    ranks = NodeRanks(
+        spec,
+        node_rank=0,
+        work_dir=work_dir,
+        master=("127.0.0.1", free_port("127.0.0.1")),
+        fingerprint=fingerprint(node_facts()),
+    )
     records: list[StepRecord] = []
     resolved: dict[str, Any] = {}
     ranks.start()

@@ -78,6 +78,7 @@ def after_import() -> None:
     _norm_takes_part_in_sequence_parallel()
     _router_without_transformer_engine()
     _recompute_without_fp8()
+    _recompute_without_a_compiler()
     _latent_attention_without_transformer_engine()
 
 
@@ -225,6 +226,20 @@ def _recompute_without_fp8() -> None:
     # Recomputing a norm passes no fp8 flag; its default False is taken for a recipe, and asks Transformer Engine.
     random = importlib.import_module("megatron.core.tensor_parallel.random")
     random.CheckpointWithoutOutput.__init__.__defaults__ = (None,)
+
+
+def _recompute_without_a_compiler() -> None:
+    # 0.19 builds a C++ helper at the first selective recompute, which takes ninja, a compiler and a minute. On a CPU
+    # the bytes are copied instead, as earlier releases did: below autograd, so that it does not notice either.
+    random = importlib.import_module("megatron.core.tensor_parallel.random")
+
+    def share_storage(output: Any, recomputed: Any) -> None:
+        storage, source = output.untyped_storage(), recomputed.untyped_storage()
+        storage.resize_(source.nbytes())
+        storage.copy_(source)
+
+    if hasattr(random, "_get_share_storage"):
+        random._get_share_storage = lambda: share_storage  # type: ignore[attr-defined]
 
 
 def _latent_attention_without_transformer_engine() -> None:
