@@ -1,6 +1,6 @@
 """Clusters: what one node has, how nodes are joined, and what a launch on them needs."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -34,17 +34,17 @@ class Cluster(validation.Validated):
     """
 
     schema_: Literal["autotune.cluster/v1"] = Field(alias="schema")
-    name: str
+    name: validation.Name
     device: Literal["cuda", "cpu"]
     accelerator: str | None = None
     gpus_per_node: int = Field(ge=1)
     nvlink_domain_gpus: int = Field(ge=1, default=1)
     gpu_memory_bytes: int | None = Field(ge=1, default=None)
     sm_count: int | None = Field(ge=1, default=None)
-    nvlink_bytes_per_s: float | None = Field(gt=0, default=None)
-    nic_bytes_per_s: float | None = Field(gt=0, default=None)
+    nvlink_bytes_per_s: float | None = Field(gt=0, allow_inf_nan=False, default=None)
+    nic_bytes_per_s: float | None = Field(gt=0, allow_inf_nan=False, default=None)
     nic_proxied: bool = False
-    peak_flops_per_s: dict[str, float] = Field(default_factory=dict)
+    peak_flops_per_s: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     launch: dict[str, Any] = Field(default_factory=dict)
     parameters: dict[str, list[Any]] = Field(default_factory=dict)
@@ -54,21 +54,28 @@ class Cluster(validation.Validated):
     @field_validator("env")
     @classmethod
     def _env_is_allowed(cls, env: dict[str, str]) -> dict[str, str]:
-        return {name: check_variable(name, value) for name, value in env.items()}
+        for name, value in env.items():
+            with validation.at(name):
+                check_variable(name, value)
+        return env
 
     @field_validator("parameters")
     @classmethod
     def _parameters_are_settings(cls, parameters: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for name, choices in parameters.items():
-            values = [check_value(name, value) for value in choices]
-            if not values or len({repr(value) for value in values}) != len(values):
-                raise ValueError(f"{name}: choices must be there and differ, but got {values}")
+            with validation.at(name):
+                values = [check_value(name, value) for value in choices]
+                if not values or len({repr(value) for value in values}) != len(values):
+                    raise ValueError(f"choices must be there and differ, but got {values}")
         return parameters
 
     @field_validator("fixed")
     @classmethod
     def _fixed_are_settings(cls, fixed: dict[str, Any]) -> dict[str, Any]:
-        return {name: check_value(name, value) for name, value in fixed.items()}
+        for name, value in fixed.items():
+            with validation.at(name):
+                check_value(name, value)
+        return fixed
 
     def nodes(self, num_gpus: int) -> tuple[int, int]:
         """Nodes and ranks per node for so many GPUs.

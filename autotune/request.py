@@ -1,6 +1,8 @@
 """What the user asked for, checked and complete, before anything is started."""
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,17 +15,17 @@ from autotune.errors import RequestError
 from autotune.space.compose import compose
 from autotune.space.files import TRIAL_KINDS, ModelFile, load_model
 from autotune.space.guide import load_guide
-from autotune.space.parameters import Point, SearchSpace
+from autotune.space.parameters import Parameter, Point, SearchSpace
 from autotune.space.resolve import settings_of
 from autotune_policies.documents import read_document
-from autotune_policies.errors import PolicyError
 from autotune_policies.settings import SETTINGS, Settings, closest
 from autotune_policies.surroundings import environment_of, read_environment
-from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
+from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec, contract_from, model_from
 
 Select = Literal["throughput", "memory", "balanced"]
 SELECTS: tuple[Select, ...] = ("throughput", "memory", "balanced")
 ROUTING_SOURCES = ("forced_balance", "natural")
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class TuneRequest:
         return {
             "model": asdict(self.shape),
             "cluster": self.cluster.name,
+            "env": dict(self.cluster.env),
+            "launch": dict(self.cluster.launch),
             "gang": asdict(self.gang),
             "contract": asdict(self.contract),
             "program": self.program,
@@ -135,8 +139,11 @@ class TuneRequest:
         }
 
     def to_yaml(self) -> str:
-        """The request as ``request.yaml`` of the study folder has it."""
-        return yaml.safe_dump({"asked": dict(self.asked), **self.identity()}, sort_keys=False)
+        """The request as ``request.yaml`` of the study folder has it; :func:`stored_request` reads it back."""
+        space = {"baseline": self.space.baseline, "seeds": list(self.space.seeds), "fixed": dict(self.space.fixed)}
+        kept = {"cluster_file": self.cluster.model_dump(by_alias=True), "space": space}
+        plain = json.loads(json.dumps({"asked": dict(self.asked), **self.identity(), **kept}))
+        return yaml.safe_dump(plain, sort_keys=False)
 
 
 def load_request(
@@ -194,14 +201,16 @@ def load_request(
         raise RequestError(f"select={select!r} is not known", hint=closest(select, SELECTS))
     if trials < 1:
         raise RequestError(f"trials must be at least 1, but got {trials}")
-    if memory_limit_gib is not None and memory_limit_gib <= 0:
+    if memory_limit_gib is not None and not 0 < memory_limit_gib < float("inf"):
         raise RequestError(f"memory-limit-gib must be above 0, but got {memory_limit_gib}")
     if not 0 <= probe_rules <= 1:
         raise RequestError(f"probe-rules must be a share from 0 to 1, but got {probe_rules}")
     num_nodes, ranks_per_node = machines.nodes(_gpus(file, machines, gpus))
-    name = study or f"{file.name}-{machines.name}"
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
-        raise RequestError(f"study name {name!r} may hold letters, digits, '-', '_' and '.' only")
+    name = study if study is not None else f"{file.name}-{machines.name}"
+    if not _STUDY_NAME.fullmatch(name):
+        raise RequestError(
+            f"study name {name[:80]!r} must be a letter or digit and at most 99 more of them, '-', '_' and '.'"
+        )
     return TuneRequest(
         study=name,
         home=home_folder(home),
@@ -238,13 +247,41 @@ def stored_request(study: str, home: Path | None = None) -> TuneRequest:
     """
     folder = home_folder(home)
     path = folder / study / "request.yaml"
+    if not path.exists():
+        raise RequestError(f"no study {study!r} in {folder}", hint=closest(study, studies(folder)))
     try:
-        asked = read_document(path.read_text(encoding="utf-8"), str(path)).value["asked"]
-        return load_request(**{**asked, "study": study}, home=folder)
-    except OSError as error:
-        raise RequestError(f"no study {study!r} in {folder}", hint=closest(study, studies(folder))) from error
-    except (PolicyError, KeyError, TypeError) as error:
+        stored = read_document(path.read_text(encoding="utf-8"), str(path)).value
+        return _from_stored(stored, study, folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"{path}: not a request of this version", hint="start the study again") from error
+
+
+def _from_stored(stored: Mapping[str, Any], study: str, folder: Path) -> TuneRequest:
+    """The request from its own file alone: the model and cluster files may have changed or gone since."""
+    asked, space = stored["asked"], stored["space"]
+    limit_gib = asked["memory_limit_gib"]
+    parameters = tuple(
+        Parameter(name, tuple(raw["choices"]), {other: tuple(values) for other, values in raw["when"].items()})
+        for name, raw in stored["parameters"].items()
+    )
+    return TuneRequest(
+        study=study,
+        home=folder,
+        model=stored["model"]["name"],
+        shape=model_from(stored["model"]),
+        cluster=Cluster.model_validate(stored["cluster_file"]),
+        gang=GangShape(**stored["gang"]),
+        contract=contract_from(stored["contract"]),
+        space=SearchSpace(parameters, space["fixed"], space["baseline"], tuple(space["seeds"])),
+        trials=asked["trials"],
+        select=asked["select"],
+        memory_limit_bytes=None if limit_gib is None else int(limit_gib * 2**30),
+        seed=asked["seed"],
+        probe_rules=asked["probe_rules"],
+        storage=asked["storage"],
+        program=stored["program"],
+        asked=asked,
+    )
 
 
 def studies(home: Path | None = None) -> list[str]:

@@ -5,6 +5,7 @@
 Ray Tune turns the loop in the middle; what it hands on is in ``search/searcher.py`` and ``scheduling/trainable.py``.
 """
 
+import shutil
 import signal
 import tempfile
 import time
@@ -13,14 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from autotune.errors import ClusterError, RunError
+from autotune.errors import ClusterError, RequestError, RunError
+from autotune.export.files import write_atomically
 from autotune.export.result import Result, conclude
 from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
-from autotune.search.proposal import Proposal
-from autotune.search.storage import StudyLock
+from autotune.search.proposal import Proposal, require_legal_baseline
+from autotune.search.storage import StudyLock, storage_errors
 from autotune.search.study import Study
 
 
@@ -33,9 +35,10 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
         RunError: it was interrupted; what had finished is kept.
     """
     began_s = time.monotonic()
-    with StudyLock(request.folder):
+    require_legal_baseline(request)
+    with _leaving_no_empty_study(request), StudyLock(request.folder), storage_errors():
         study = Study(request)
-        (request.folder / "request.yaml").write_text(request.to_yaml(), encoding="utf-8")
+        write_atomically(request.folder / "request.yaml", request.to_yaml().encode())
         progress.done(study.launched())
         if study.launched() < request.trials:
             with _interruptible(request):
@@ -53,11 +56,13 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
     from autotune.search.searcher import StudySearcher
 
     with ray_session(request, address) as session, tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
         progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
         surroundings = preflight_ray(request, session.node_ids)
         for backend, reason in surroundings.unavailable.items():
             progress.say(f"preflight: {backend} is unavailable: {reason}")
         _require_baseline(request, surroundings)
+        require_legal_baseline(request, surroundings.stack)
         study.enter(surroundings)
         searcher = StudySearcher(
             study, request, surroundings,
@@ -94,13 +99,25 @@ def _require_baseline(request: TuneRequest, surroundings: Surroundings) -> None:
 
 
 @contextmanager
+def _leaving_no_empty_study(request: TuneRequest) -> Iterator[None]:
+    """A request that is refused leaves no study behind."""
+    existed = request.folder.exists()
+    try:
+        yield
+    except (ClusterError, RequestError):
+        if not existed:
+            shutil.rmtree(request.folder, ignore_errors=True)
+        raise
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
 def _interruptible(request: TuneRequest) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the run in one line; leaving the Ray session has ended the gang by then."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     except KeyboardInterrupt as error:

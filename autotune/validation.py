@@ -1,9 +1,11 @@
 """Reads a YAML file into a validated value; every complaint says file, line, what is wrong and what would be right."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from autotune.errors import SpaceError
 from autotune_policies.documents import Document, read_document
@@ -17,21 +19,89 @@ class Validated(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
+_Path = tuple[str | int, ...]
+EXAMPLES = "autotune spaces show NAME prints one to start from"
+"""The way out where a file is no model or cluster file at all."""
+
+
+class Misplaced(ValueError):  # noqa: N818 - reads as what it is
+    """Something wrong in a file, and where below the checked part it stands.
+
+    Attributes:
+        message: What is wrong.
+        path: Keys and list indices from the checked part down to the mistake.
+        hint: The way out, if there is one to name.
+    """
+
+    def __init__(self, message: str, path: _Path, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.hint = hint
+
+
+@contextmanager
+def at(*path: str | int) -> Iterator[None]:
+    """What is wrong inside stands at this path, or below it where the error itself says so.
+
+    Raises:
+        Misplaced: instead of any ValueError.
+    """
+    try:
+        yield
+    except Misplaced as error:
+        raise Misplaced(error.message, (*path, *error.path), hint=error.hint) from error
+    except PolicyError as error:
+        raise Misplaced(error.message, path, hint=error.hint) from error
+    except ValueError as error:
+        raise Misplaced(str(error), path) from error
+
+
 T = TypeVar("T", bound=Validated)
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+"""Name of a model or a cluster: it becomes part of folder names."""
+
+
+def read(path: Path) -> Document:
+    """The YAML document in a file.
+
+    Raises:
+        SpaceError: unreadable, or not YAML.
+    """
+    try:
+        return read_document(path.read_text(encoding="utf-8"), path.name)
+    except PolicyError as error:
+        raise SpaceError(error.message, hint=error.hint) from error
+    except UnicodeDecodeError as error:
+        found = error.object[error.start]
+        raise SpaceError(f"{path}: is not UTF-8 text: byte {error.start} is {found:#04x}", hint=EXAMPLES) from error
+    except OSError as error:
+        raise SpaceError(f"{path}: cannot be read: {error.strerror}", hint=EXAMPLES) from error
 
 
 def load(path: Path, model: type[T]) -> T:
     """The value in a YAML file.
 
     Raises:
-        SpaceError: unreadable, not YAML, or not what the model asks for; begins with ``file.yaml:14:``.
+        SpaceError: unreadable, not YAML, or not what the model asks for; what it asks for begins with
+            ``file.yaml:14:``.
     """
-    try:
-        document = read_document(path.read_text(encoding="utf-8"), path.name)
-    except PolicyError as error:
-        raise SpaceError(error.message, hint=error.hint) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpaceError(f"{path}: cannot be read: {error}") from error
+    return validated(read(path), model)
+
+
+def validated(document: Document, model: type[T]) -> T:
+    """The value of a document.
+
+    Raises:
+        SpaceError: not what the model asks for; begins with ``file.yaml:14:``.
+    """
+    kind = _kind(model)
+    if document.value is None:
+        raise SpaceError(f"{document.name}:1: is empty, expected a {kind} file", hint=EXAMPLES)
+    if not isinstance(document.value, dict):
+        found = "list" if isinstance(document.value, list) else "single value"
+        raise SpaceError(f"{document.at(())}: is a {found}, expected a {kind} file", hint=EXAMPLES)
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
@@ -42,17 +112,19 @@ def _explain(document: Document, error: ValidationError, model: type[BaseModel])
     """The most telling complaint as one line: a mistyped key also makes the right one missing."""
     complaints = error.errors(include_url=False)
     first = next((complaint for complaint in complaints if complaint["type"] == "extra_forbidden"), complaints[0])
+    context: dict[str, Any] = first.get("ctx", {})
+    cause = context.get("error")
     path = _real_path(document.value, first["loc"])
-    where = ".".join(str(part) for part in path)
+    if isinstance(cause, Misplaced):
+        path = (*path, *cause.path)
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
     key = str(path[-1]) if path else ""
     at = document.at(path)
     if first["type"] == "extra_forbidden":
         return SpaceError(f"{at}: unknown key {where!r}", hint=closest(key, _keys(model, path[:-1])))
     if first["type"] == "missing":
         return SpaceError(f"{at}: key {where!r} is missing")
-    context: dict[str, Any] = first.get("ctx", {})
-    cause = context.get("error")
-    if isinstance(cause, PolicyError):
+    if isinstance(cause, PolicyError | Misplaced):
         return SpaceError(f"{at}: {where}: {cause.message}", hint=cause.hint)
     message = str(cause) if cause is not None else first["msg"][0].lower() + first["msg"][1:]
     got = "" if cause is not None or isinstance(first["input"], dict | list) else f", but got {first['input']!r}"
@@ -72,6 +144,11 @@ def _real_path(value: Any, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
         elif isinstance(value, dict) and part == loc[-1] and isinstance(part, str) and part != "[key]":
             path.append(part)  # a missing key: named, though it has no line of its own
     return tuple(path)
+
+
+def _kind(model: type[BaseModel]) -> str:
+    """``model``, ``cluster`` or ``guide``: the middle of the schema's name."""
+    return str(get_args(model.model_fields["schema_"].annotation)[0]).split(".")[1].split("/")[0]
 
 
 def _keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:

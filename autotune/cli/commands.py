@@ -13,6 +13,8 @@ _COMMANDS = {
     "list": "the studies on this machine",
     "export": "write the policy of a study again, by throughput, memory or balance",
     "check": "whether settings are legal for a model on a cluster, whether they fit, and why not",
+    "plan": "the fastest legal configurations as predicted, with time and memory by part, without hardware",
+    "predict": "how good predictions are: a table's measured rows against predicted ones",
     "preflight": "what this machine can run, and why not",
     "policy": "validate, show, render and run exported policies",
     "spaces": "the models and clusters that are known",

@@ -4,11 +4,15 @@ The policy commands need PyYAML only and are handed on before anything else is i
 training container; every other command says which extra it misses.
 """
 
+import errno
 import sys
 from collections.abc import Sequence
 
 _SERVICE = {"click", "rich", "pydantic", "pydantic_core", "optuna", "ray", "pyarrow", "sqlalchemy"}
 _TRIAL = {"torch", "megatron", "numpy"}
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_PATH = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
+"""With a file name: the machine refuses a path. Without one they say nothing to a person, so they are bugs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +43,12 @@ def _run(argv: list[str]) -> int:
     from autotune.cli.commands import autotune
     from autotune.errors import AutotuneError
     from autotune_policies.errors import PolicyError
+    from autotune_policies.streams import discard
 
     try:
         result = autotune.main(args=argv, prog_name="autotune", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk shows here, where it can still be told
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
@@ -57,8 +64,14 @@ def _run(argv: list[str]) -> int:
     except PolicyError as error:
         return _complain(error.message, error.hint, 2)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone; the interpreter must not complain about it either
+        discard(sys.stdout)  # the reader of our output is gone
         return 1
+    except OSError as error:
+        if error.errno not in _DISK and not (error.errno in _PATH and error.filename):
+            raise
+        if not error.filename and sys.stdout is not None:
+            discard(sys.stdout)
+        return _complain(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror), None, 1)
 
 
 def _complain(message: str, hint: str | None, status: int) -> int:

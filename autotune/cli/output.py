@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from autotune.export.result import Result
+from autotune.measure.outcome import TrialState
 from autotune.monitor.table import render_result
 
 
@@ -30,7 +31,7 @@ def print_result(result: Result, as_json: bool) -> int:
             )
         )
     if result.policy is None:
-        print(f"error: no trial of study {request.study!r} completed, so there is no policy", file=sys.stderr)
+        print(f"error: {_why_no_policy(result)}", file=sys.stderr)
         print(f"hint: what each trial printed is in {request.folder / 'trials'}", file=sys.stderr)
         return 1
     if not as_json:
@@ -38,3 +39,12 @@ def print_result(result: Result, as_json: bool) -> int:
         train = f"python -m autotune_trials.train --policy {policy}"
         print(f"policy: {result.policy}\ntrain with it: autotune policy exec {policy} -- {train}")
     return 0
+
+
+def _why_no_policy(result: Result) -> str:
+    request = result.request
+    complete = sum(outcome.state is TrialState.COMPLETE for outcome in result.outcomes)
+    if complete and request.memory_limit_bytes is not None:
+        limit_gib = request.memory_limit_bytes / 2**30
+        return f"none of the {complete} completed trials of study {request.study!r} needs at most {limit_gib:.4g} GiB"
+    return f"no trial of study {request.study!r} completed, so there is no policy"

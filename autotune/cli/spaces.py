@@ -10,7 +10,6 @@ from autotune.cluster import Cluster
 from autotune.errors import RequestError
 from autotune.space.files import ModelFile
 from autotune.space.guide import Guide
-from autotune_policies.documents import read_document
 from autotune_policies.settings import closest
 
 GUIDE = "guide"
@@ -53,9 +52,12 @@ def show(name: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def validate(file: Path) -> None:
     """Check a model or cluster file of one's own."""
-    path = resources.locate("models", str(file)) if file.suffix else resources.locate("models", f"./{file}")
-    schema = (read_document(path.read_text(encoding="utf-8"), path.name).value or {}).get("schema")
+    path = file.expanduser()
+    if not path.exists():
+        raise RequestError(f"no such file: {file}", hint=validation.EXAMPLES)
+    document = validation.read(path)
+    schema = document.value.get("schema") if isinstance(document.value, dict) else None
     kind = str(schema).removeprefix("autotune.").removesuffix("/v1")
     models: dict[str, type[validation.Validated]] = {"cluster": Cluster, "guide": Guide}
-    validation.load(path, models.get(kind, ModelFile))
+    validation.validated(document, models.get(kind, ModelFile))
     print(f"{file}: valid {kind} file")

@@ -9,6 +9,7 @@ import click
 from autotune.cli import options
 from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
+from autotune.search.proposal import require_legal_baseline
 from autotune.space.files import TRIAL_KINDS
 from autotune.space.kinds import require_runnable
 
@@ -50,6 +51,7 @@ def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
     """
     request = load_request(**asked)
     require_runnable(request.program, request.shape)
+    require_legal_baseline(request)
     if dry_run:
         print(json.dumps(_first_trial(request), indent=None if as_json else 1))
         return 0

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from autotune.cli import options
-from autotune.export.pareto import front
 from autotune.export.report import summary
+from autotune.export.result import best_of
 from autotune.measure.outcome import TrialState
 from autotune.monitor.progress import short
 from autotune.request import stored_request
@@ -21,13 +21,13 @@ from autotune.search.study import Study
 def command(study: str, home: Path | None, as_json: bool) -> None:
     """How a study stands: trials by state, and the best so far. It may be running at the same time."""
     request = stored_request(study, home)
-    opened = Study(request)
+    opened = Study(request, create=False)
     outcomes, policy = opened.outcomes(), request.folder / "policy.yaml"
-    best = front(outcomes)
+    best, winner = best_of(request, outcomes)
     document = summary(
         study=study, model=request.model, cluster=request.cluster.name,
         state="finished" if opened.launched() >= request.trials else "unfinished", outcomes=outcomes, front=best,
-        winner=best[0] if best else None, policy=str(policy) if policy.exists() else None,
+        winner=winner, policy=str(policy) if policy.exists() else None,
         gpu_hours=sum(outcome.gpu_s for outcome in outcomes) / 3600, wall_s=0.0,
     )  # fmt: skip
     if as_json:

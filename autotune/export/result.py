@@ -55,7 +55,7 @@ def conclude(
         surroundings: Where they ran; None when nothing ran.
         wall_s: Wall time of the command.
     """
-    best, winner = _best(request, outcomes)
+    best, winner = best_of(request, outcomes)
     policy = choose_policy(request, outcomes, surroundings)
     path = request.folder / "policy.yaml" if policy else None
     if surroundings is not None:
@@ -69,6 +69,9 @@ def conclude(
         write_measurements(request.folder / "measurements.parquet", rows)
     if policy is not None and path is not None:
         write_policy(path, policy)
+    else:
+        # An earlier one would contradict what this request says.
+        (request.folder / "policy.yaml").unlink(missing_ok=True)
     document = summary(
         study=request.study, model=request.model, cluster=request.cluster.name,
         state="finished" if path else "failed", outcomes=outcomes, front=best, winner=winner,
@@ -81,7 +84,7 @@ def choose_policy(
     request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings | None
 ) -> Policy | None:
     """The policy of the member of the front that the request selects; None when no trial completed."""
-    best, winner = _best(request, outcomes)
+    best, winner = best_of(request, outcomes)
     if winner is None or surroundings is None:
         return None
     facts = StudyFacts(
@@ -94,7 +97,10 @@ def choose_policy(
     return make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
 
 
-def _best(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> tuple[Sequence[TrialOutcome], TrialOutcome | None]:
+def best_of(
+    request: TuneRequest, outcomes: Sequence[TrialOutcome]
+) -> tuple[Sequence[TrialOutcome], TrialOutcome | None]:
+    """The Pareto front within the request's memory limit, and the member that the request selects."""
     best = pareto_front(_within_limit(request, outcomes))
     return best, choose(best, request.select) if best else None
 

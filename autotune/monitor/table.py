@@ -82,7 +82,9 @@ def render_result(
         for line in compare(winner, baseline):
             console.print(Text(line))
     else:
-        console.print(Text("No trial completed, so there is no winner and no policy."))
+        some = any(outcome.state is TrialState.COMPLETE for outcome in outcomes)
+        reason = "No completed trial is within the request's limits" if some else "No trial completed"
+        console.print(Text(f"{reason}, so there is no winner and no policy."))
     console.print(Text(""))
     for sentence in caveats(contract, gang):
         console.print(Text(f"Note: {sentence}.", style="dim"))

@@ -17,7 +17,7 @@ _MLA = {
 }  # fmt: skip
 
 PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    # DeepSeek-V2 and -V3 cut short, as SimuMax's launch scripts have them: one dense layer; the layer count is the table's.
+    # DeepSeek-V2 and -V3 cut short, as SimuMax's launch scripts have them: one dense layer.
     "deepseekv2": {
         **_MLA, "hidden_size": 5120, "ffn_hidden_size": 12288, "vocab_size": 102400, "num_experts": 160,
         "router_topk": 6, "moe_ffn_hidden_size": 1536, "shared_expert_size": 3072, "num_dense_layers": 1,

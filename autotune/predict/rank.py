@@ -2,7 +2,8 @@
 
 A space of a large model holds more points than can be predicted. Settings that neither predictor looks at keep their
 usual value; if what is left is still too much, all parallel layouts are tried first, and then the best of them are
-changed one parameter at a time until nothing gets better or the budget is spent. The ranking says which of both it was.
+changed one parameter at a time (those that trade memory for time also together), and then more of them, until the
+budget is spent. The ranking says how much was seen.
 """
 
 import itertools
@@ -33,11 +34,14 @@ LAYOUT = (
 )  # fmt: skip
 """Parameters whose combinations are all tried before anything else is changed."""
 
-BUDGET = 16_000
+MEMORY_TRADES = ("micro_batch_size", "recompute_granularity", "recompute_modules", "offload_modules")
+"""Parameters that trade memory for time: changed together too, since one of them alone may not fit or not pay."""
+
+BUDGET = 10_000
 """Points that are looked at, at most."""
 
-BEAM = 24
-"""Points that are changed further in each round; half as many of those that do not fit, since a change may save them."""
+BEAM = 4
+"""Points that are changed further at first; half as many of those that do not fit, since a change may save them."""
 
 
 @dataclass(frozen=True)
@@ -146,23 +150,26 @@ class _Search:
                 self.found[key] = self._predict(point)
 
     def climb(self, space: SearchSpace) -> None:
-        """All layouts, then the best points changed one parameter at a time, until no new one is among the best."""
+        """All layouts, then the best points changed one parameter at a time: of ever more of them, to the budget."""
         self.try_all([space.baseline, *space.seeds])
         self.try_all(_variants(space.parameters, space.baseline, LAYOUT))
         expanded: set[str] = set()
+        width = BEAM
         while len(self.found) < self._budget:
-            fresh = [item for item in self._beam() if _key(item.point) not in expanded]
+            fresh = [item for item in self._beam(width) if _key(item.point) not in expanded]
             if not fresh:
-                return
+                if width > 2 * len(self.found):
+                    return
+                width *= 2
             for item in fresh:
                 expanded.add(_key(item.point))
-                for parameter in space.parameters:
-                    self.try_all(_variants(space.parameters, item.point, (parameter.name,)))
+                for free in (*((parameter.name,) for parameter in space.parameters), MEMORY_TRADES):
+                    self.try_all(_variants(space.parameters, item.point, free))
 
-    def _beam(self) -> list[Ranked]:
+    def _beam(self, width: int) -> list[Ranked]:
         legal = sorted((item for item in self.found.values() if item), key=lambda item: item.time.step_time_s)
         fitting, others = _distinct(item for item in legal if item.fits), _distinct(i for i in legal if not i.fits)
-        return [*itertools.islice(fitting, BEAM), *itertools.islice(others, BEAM // 2)]
+        return [*itertools.islice(fitting, width), *itertools.islice(others, width // 2)]
 
     def _predict(self, point: Point) -> Ranked | None:
         request = self._request
@@ -200,7 +207,7 @@ def _nearest(parameters: Sequence[Parameter], given: Mapping[str, Value]) -> Poi
     return point
 
 
-def _variants(parameters: Sequence[Parameter], point: Point, free: Sequence[str], done: int = 0) -> Iterator[Point]:
+def _variants(parameters: Sequence[Parameter], point: Point, free: Sequence[str]) -> Iterator[Point]:
     """The point with all values of the free parameters, and of those that come into being with them."""
 
     def expand(made: Point, index: int) -> Iterator[Point]:
@@ -215,7 +222,7 @@ def _variants(parameters: Sequence[Parameter], point: Point, free: Sequence[str]
         for value in (point[name],) if name in point and name not in free else parameter.choices:
             yield from expand({**made, name: value}, index + 1)
 
-    return expand({}, done)
+    return expand({}, 0)
 
 
 def _distinct(found: Iterable[Ranked]) -> Iterator[Ranked]:

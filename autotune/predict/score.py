@@ -86,7 +86,7 @@ class Score:
         summary: By quantity.
         groups: By quantity and group.
         skipped: What was not scored, and why.
-        efficiency: Predicted over measured speed by cluster, precision and stack, all rows together.
+        efficiency: Measured over predicted speed by cluster, precision and stack, all rows together.
     """
 
     rows: tuple[Scored, ...]

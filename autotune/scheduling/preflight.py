@@ -70,7 +70,7 @@ class Preflight:
                     ours, theirs = first.facts[name], node.facts[name]
                     raise ClusterError(
                         f"nodes differ in {name}: {ours} on {first.host}, but {theirs} on {node.host}",
-                        hint="tune on equal nodes, or leave these out",
+                        hint="tune on equal nodes: make them alike, or take the others out of the Ray cluster",
                     )
         digests = sorted({fingerprint(node.facts) for node in self.nodes})
         digest = digests[0] if len(digests) == 1 else fingerprint({"nodes": digests})
@@ -131,7 +131,7 @@ def preflight_nodes(
             lines = str(error).strip().splitlines() or [""]
             raise ClusterError(
                 f"node {node_id} did not answer the preflight: {type(error).__name__}: {lines[-1]}",
-                hint="leave it out with --exclude-nodes, or see its log in the Ray dashboard",
+                hint="see its log in the Ray dashboard, or take the node out of the Ray cluster",
             ) from error
     return Preflight(tuple(reports))
 

@@ -55,6 +55,8 @@ def run_trial(config: Mapping[str, Any]) -> None:
     # Tune would keep these to itself: the driver would learn only that the trial failed.
     except AutotuneError as error:
         tune.report({"failure": error.message, "hint": error.hint})
+    except OSError as error:
+        tune.report({"failure": f"the trial's record cannot be written: {error}", "hint": "see the study's folder"})
     except Exception:
         tune.report({"failure": traceback.format_exc(), "hint": "this is a bug; its traceback is above"})
     else:

@@ -9,6 +9,7 @@ from itertools import chain
 
 from autotune.constraint.check import check, only_suspect
 from autotune.constraint.rule import Violation, candidate
+from autotune.errors import RequestError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -87,6 +88,21 @@ def _also(further: list[Violation]) -> str:
 
 def _label(violation: Violation) -> str:
     return f"{violation.rule} (suspect)" if violation.certainty == "suspect" else violation.rule
+
+
+def require_legal_baseline(request: TuneRequest, stack: Mapping[str, str] | None = None) -> None:
+    """Everything is compared with the baseline, so nothing is tuned where it cannot run.
+
+    Raises:
+        RequestError: it breaks a rule; without a known stack, rules on versions hold back.
+    """
+    broken = violations(request, request.settings(request.space.baseline), stack)
+    if broken:
+        raise RequestError(
+            f"the baseline cannot run on {request.gang.world_size} GPUs: {broken[0].rule}: {broken[0].message}"
+            f"{_also(broken[1:])}",
+            hint="choose another number with --gpus, or another baseline in a model file of your own",
+        )
 
 
 def untried(

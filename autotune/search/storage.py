@@ -3,19 +3,21 @@
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import optuna
 
-from autotune.errors import StudyError
+from autotune.errors import RunError, StudyError
 
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "ceph")
 _SQLITE = "sqlite:///"
 
 
-def open_storage(url: str) -> optuna.storages.RDBStorage:
-    """The storage behind a URL, created when it does not exist.
+def open_storage(url: str, *, create: bool = True) -> optuna.storages.RDBStorage:
+    """The storage behind a URL, made when it does not exist unless ``create`` is false.
 
     Raises:
         StudyError: it cannot be reached, or it is a sqlite file on a network file system, where locks cannot be
@@ -23,6 +25,10 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
     """
     if url.startswith(_SQLITE):
         path = Path(url[len(_SQLITE) :])
+        if not create and not path.exists():
+            raise StudyError(
+                f"the study's database {path} is gone", hint="its trials are in the folder `trials` beside it"
+            )
         kind = filesystem(path.parent)
         if kind in _NETWORK:
             raise StudyError(
@@ -41,6 +47,22 @@ def open_storage(url: str) -> optuna.storages.RDBStorage:
         raise
 
 
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """A storage that fails in the middle of a run (disk full, database gone) as one line.
+
+    Raises:
+        RunError: instead of Optuna's own error; what was written before is kept.
+    """
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        cause = error.__cause__ or error
+        raise RunError(
+            f"the study storage failed: {_first_line(cause)}", hint="make room, then the same command goes on"
+        ) from error
+
+
 class _Connection(sqlite3.Connection):
     """A write-ahead log survives the death of the driver without waiting for the disk at every write.
 
@@ -57,7 +79,6 @@ class StudyLock:
     """Held by the one driver of a study; the kernel releases it when the driver dies, however it dies."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "lock"
         self._file: IO[str] | None = None
 
@@ -65,9 +86,16 @@ class StudyLock:
         """Take it.
 
         Raises:
-            StudyError: another process holds it.
+            StudyError: another process holds it, or the folder cannot be used.
         """
-        self._file = self._path.open("a+", encoding="utf-8")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise StudyError(
+                f"study folder {self._path.parent} cannot be used: {error.strerror}",
+                hint="name another one with --home",
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -110,5 +138,5 @@ def _without_password(url: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -41,12 +41,13 @@ class Study:
 
     Args:
         request: What to tune; the stored study must have been opened for the same thing.
+        create: Whether to make the study when there is none; a reader does not.
 
     Raises:
         StudyError: the storage cannot be used, or holds a study of another request (the field is named).
     """
 
-    def __init__(self, request: TuneRequest) -> None:
+    def __init__(self, request: TuneRequest, *, create: bool = True) -> None:
         self._request = request
         self._surroundings: Surroundings | None = None
         self._masked: set[str] = set()
@@ -59,7 +60,7 @@ class Study:
         self._only_legal = False
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(
-            storage=open_storage(request.storage_url),
+            storage=open_storage(request.storage_url, create=create),
             study_name=request.study,
             load_if_exists=True,
             directions=DIRECTIONS,
@@ -231,6 +232,8 @@ class Study:
             yield point
 
     def _settle(self) -> None:
+        """Give every trial that was running when the last driver died an end."""
+        lost: list[tuple[Point, dict[str, Any]]] = []
         for trial in self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
             recorded = self._request.trial_folder(trial.number) / "outcome.json"
             try:
@@ -239,12 +242,27 @@ class Study:
                 self._study.tell(trial.number, state=OptunaState.FAIL)
                 if trial.params:
                     marks = {name: trial.user_attrs[name] for name in ("fingerprint",) if name in trial.user_attrs}
-                    self._enqueue(
-                        decode(self._request.space.parameters, trial.params), {**marks, "retry_of": trial.number}
-                    )
+                    point = decode(self._request.space.parameters, trial.params)
+                    lost.append((point, {**marks, "retry_of": trial.number}))
             else:
                 self._open[trial.number] = optuna.trial.Trial(self._study, trial._trial_id)
                 self.tell(outcome)
+        if lost:
+            self._queue_first(lost)
+
+    def _queue_first(self, points: list[tuple[Point, dict[str, Any]]]) -> None:
+        """Queue points before those that wait: a lost baseline still comes before what is compared with it.
+
+        Optuna's queue only grows at its end, so what waits is taken out and queued again.
+        """
+        waiting = []
+        while self._queued():
+            trial = self._study.ask()
+            queued = trial.storage.get_trial(trial._trial_id).system_attrs["fixed_params"]
+            waiting.append((decode(self._request.space.parameters, queued), dict(trial.user_attrs)))
+            self._study.tell(trial.number, state=OptunaState.FAIL)
+        for point, marks in [*points, *waiting]:
+            self._enqueue(point, marks)
 
     def _enqueue(self, point: Point, marks: dict[str, Any]) -> None:
         self._study.enqueue_trial(encode(point), user_attrs=marks)

@@ -30,7 +30,7 @@ def compose(file: ModelFile, cluster: Cluster, contract: Contract, guide: Guide)
     published = recipe.settings if recipe is not None else {}
     base = published or file.baseline
     baseline = nearest_point(parameters, {**base, **_PLAIN} if published else base)
-    seeds: list[Point] = [complete_point(parameters, seed, "seeds") for seed in file.seeds]
+    seeds: list[Point] = [complete_point(parameters, seed) for seed in file.seeds]
     if published:
         seeds.append(nearest_point(parameters, published))
     advice = suggestions(guide, file.name, cluster.name, contract.precision, baseline)

@@ -1,7 +1,6 @@
 """Model files: architecture, contract and search space of one model family."""
 
-from dataclasses import fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +13,9 @@ from autotune_trials.spec import Contract, ModelShape, SpecError, contract_from,
 
 TrialKind = Literal["native", "bridge", "command"]
 TRIAL_KINDS: tuple[TrialKind, ...] = ("native", "bridge", "command")
+
+MAX_WAIT_S = 1.0e7
+"""Longest deadline, four months: no trial takes so long, and timers of the operating system still count that far."""
 
 
 class ParameterFile(validation.Validated):
@@ -54,18 +56,18 @@ class ModelFile(validation.Validated):
     """
 
     schema_: Literal["autotune.model/v1"] = Field(alias="schema")
-    name: str
+    name: validation.Name
     trial: TrialKind = "native"
     shape: dict[str, Any]
     contract: dict[str, Any]
-    gpus: dict[str, int] = Field(default_factory=dict)
+    gpus: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     recipes: dict[str, RecipeFile] = Field(default_factory=dict)
     parameters: dict[str, ParameterFile]
     fixed: dict[str, Any] = Field(default_factory=dict)
     baseline: dict[str, Any]
     seeds: list[dict[str, Any]] = Field(default_factory=list)
-    deadline_s: float = Field(gt=0, default=1800.0)
-    stall_s: float = Field(gt=0, default=600.0)
+    deadline_s: float = Field(gt=0, le=MAX_WAIT_S, default=1800.0)
+    stall_s: float = Field(gt=0, le=MAX_WAIT_S, default=600.0)
 
     @field_validator("shape")
     @classmethod
@@ -82,7 +84,7 @@ class ModelFile(validation.Validated):
     @field_validator("fixed")
     @classmethod
     def _fixed_are_settings(cls, fixed: dict[str, Any]) -> dict[str, Any]:
-        return {name: _value(name, value) for name, value in fixed.items()}
+        return {name: _value(name, value, name) for name, value in fixed.items()}
 
     @field_validator("parameters")
     @classmethod
@@ -93,12 +95,15 @@ class ModelFile(validation.Validated):
     @model_validator(mode="after")
     def _points_are_in_the_space(self) -> "ModelFile":
         parameters = parameters_of(self.parameters)
-        recipes = ((f"recipes.{name}", recipe.settings) for name, recipe in self.recipes.items())
-        seeds = ((f"seeds[{index}]", seed) for index, seed in enumerate(self.seeds))
-        for label, point in [("baseline", self.baseline), *seeds, *recipes]:
-            complete_point(parameters, point, label)
-        if self.baseline.get("dispatcher", self.fixed.get("dispatcher", "alltoall")) != "alltoall":
-            raise ValueError("baseline: dispatcher must be alltoall, the one that is known to be correct")
+        recipes = ((("recipes", name, "settings"), recipe.settings) for name, recipe in self.recipes.items())
+        seeds = ((("seeds", index), seed) for index, seed in enumerate(self.seeds))
+        for path, point in [(("baseline",), self.baseline), *seeds, *recipes]:
+            with validation.at(*path):
+                complete_point(parameters, point)
+        part, settings = ("baseline", self.baseline) if "dispatcher" in self.baseline else ("fixed", self.fixed)
+        if settings.get("dispatcher", "alltoall") != "alltoall":
+            message = "the baseline's dispatcher must be alltoall, the one that is known to be correct"
+            raise validation.Misplaced(message, (part, "dispatcher"))
         return self
 
     def model_shape(self) -> ModelShape:
@@ -115,8 +120,8 @@ class ModelFile(validation.Validated):
         return SearchSpace(
             parameters=parameters,
             fixed=dict(self.fixed),
-            baseline=complete_point(parameters, self.baseline, "baseline"),
-            seeds=tuple(complete_point(parameters, seed, "seeds") for seed in self.seeds),
+            baseline=complete_point(parameters, self.baseline),
+            seeds=tuple(complete_point(parameters, seed) for seed in self.seeds),
         )
 
 
@@ -129,22 +134,23 @@ def load_model(name: str) -> ModelFile:
     return validation.load(resources.locate("models", name), ModelFile)
 
 
-def complete_point(parameters: tuple[Parameter, ...], given: dict[str, Any], label: str) -> Point:
+def complete_point(parameters: tuple[Parameter, ...], given: dict[str, Any]) -> Point:
     """A point with the parameters left out at their first choice; inactive ones are absent.
 
     Raises:
-        ValueError: a parameter that the space lacks, that is inactive there, or a value it does not offer.
+        Misplaced: a parameter that the space lacks, that is inactive there, or a value it does not offer.
     """
     point: Point = {}
     for parameter in parameters:
         if parameter.active(point):
             value = given.get(parameter.name, parameter.choices[0])
             if value not in parameter.choices:
-                raise ValueError(f"{label}: {parameter.name}={value!r} is not one of {list(parameter.choices)}")
+                message = f"{parameter.name}={value!r} is not one of {list(parameter.choices)}"
+                raise validation.Misplaced(message, (parameter.name,))
             point[parameter.name] = value
     for name in given:
         if name not in point:
-            raise ValueError(f"{label}: parameter {name!r} does not exist there")
+            raise validation.Misplaced(f"parameter {name!r} does not exist there", (name,))
     return point
 
 
@@ -152,19 +158,20 @@ def check_parameters(parameters: dict[str, ParameterFile]) -> None:
     """Every choice is legal and stands once; every condition names a choice further up.
 
     Raises:
-        ValueError: otherwise.
+        Misplaced: otherwise.
     """
     above: dict[str, list[Any]] = {}
     for name, parameter in parameters.items():
-        values = [_value(name, value) for value in parameter.choices]
+        values = [_value(name, value, name, "choices", index) for index, value in enumerate(parameter.choices)]
         if len({repr(value) for value in values}) != len(values):
-            raise ValueError(f"{name}: a choice stands twice in {values}")
+            raise validation.Misplaced(f"a choice stands twice in {values}", (name, "choices"))
         for other, wanted in parameter.when.items():
-            if other not in above:
-                raise ValueError(f"{name}: `when` names {other!r}, which is not a parameter further up")
-            for value in _as_list(wanted):
-                if value not in above[other]:
-                    raise ValueError(f"{name}: `when` wants {other}={value!r}, legal there: {above[other]}")
+            with validation.at(name, "when", other):
+                if other not in above:
+                    raise ValueError(f"{other!r} is not a parameter further up")
+                for value in _as_list(wanted):
+                    if value not in above[other]:
+                        raise ValueError(f"wants {other}={value!r}, legal there: {above[other]}")
         above[name] = values
 
 
@@ -173,15 +180,20 @@ def parameters_of(raw: dict[str, ParameterFile]) -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=name,
-            choices=tuple(_value(name, value) for value in parameter.choices),
+            choices=tuple(_value(name, value, name) for value in parameter.choices),
             when={other: tuple(_as_list(wanted)) for other, wanted in parameter.when.items()},
         )
         for name, parameter in raw.items()
     )
 
 
-def _value(name: str, value: Any) -> Value:
+def _value(name: str, value: Any, *path: str | int) -> Value:
     """A legal value of a setting; a layout may also be the name of a generated one."""
+    with validation.at(*path):
+        return _setting(name, value)
+
+
+def _setting(name: str, value: Any) -> Value:
     if name == "pipeline_layout" and isinstance(value, str):
         if value not in GENERATED:
             layout_stages(value)
@@ -198,18 +210,15 @@ def _model(shape: dict[str, Any], name: str) -> ModelShape:
     try:
         return model_from({**unknown_name, **shape})
     except SpecError as error:
-        raise ValueError(str(error)) from error
+        raise validation.Misplaced(error.reason, error.path) from error
 
 
 def _contract(raw: dict[str, Any]) -> Contract:
     try:
         contract = contract_from(raw)
     except SpecError as error:
-        raise ValueError(str(error)) from error
-    positive = [item.name for item in fields(Contract) if item.type is int and item.name != "seed"]
-    for name in positive:
-        if getattr(contract, name) < 1:
-            raise ValueError(f"{name} must be at least 1, but got {getattr(contract, name)}")
+        raise validation.Misplaced(error.reason, error.path) from error
     if contract.steps - contract.warmup_steps < 2:
-        raise ValueError(f"steps - warmup_steps must be at least 2, but got {contract.steps} - {contract.warmup_steps}")
+        message = f"steps - warmup_steps must be at least 2, but got {contract.steps} - {contract.warmup_steps}"
+        raise validation.Misplaced(message, ("steps",))
     return contract

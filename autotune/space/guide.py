@@ -76,7 +76,11 @@ class Row(validation.Validated):
     @field_validator("prefer")
     @classmethod
     def _suggestions_are_settings(cls, prefer: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{name: check_value(name, value) for name, value in one.items()} for one in prefer]
+        for index, one in enumerate(prefer):
+            for name, value in one.items():
+                with validation.at(index, name):
+                    check_value(name, value)
+        return prefer
 
 
 class Guide(validation.Validated):

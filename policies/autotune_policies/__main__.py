@@ -1,12 +1,11 @@
 """``python -m autotune_policies``: validate, show, render and run under a policy; needs no extra.
 
-stdout is data, stderr is talk; exit status 0 = done, 1 = nobody reads what is printed, 2 = the request or the
+stdout is data, stderr is talk; exit status 0 = done, 1 = what is printed reaches nobody, 2 = the request or the
 policy is wrong.
 """
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from autotune_policies.launch import execute
 from autotune_policies.megatron_core import release_of, render
 from autotune_policies.policy import Policy, load_policy
 from autotune_policies.show import policy_text
+from autotune_policies.streams import discard
 
 TARGETS = ("env", "json", "megatron-core")
 
@@ -39,19 +39,24 @@ def main(argv: list[str] | None = None, prog: str = "python -m autotune_policies
         if command is not None and options.run is not _exec:
             raise PolicyError("'--' and a command belong to exec", hint=f"{prog} exec FILE -- COMMAND")
         options.command, options.prog = command, prog
-        run: Callable[[Any], None] = options.run
-        run(options)
+        run: Callable[[Any], int | None] = options.run
+        status = run(options) or 0
+        if sys.stdout is None:  # closed by the caller
+            return _complain("standard output is closed, so nothing was printed", None, 1)
         sys.stdout.flush()
     except PolicyError as error:
         return _complain(error.message, error.hint)
     except BrokenPipeError:  # the reader has seen enough; the interpreter must not complain of it at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 1
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), None)
+        if error.filename is None:
+            discard(sys.stdout)
+            return _complain(f"standard output cannot be written: {error.strerror}", None, 1)
+        return _complain(_reason(error), None)
     except SystemExit as stop:  # argparse ends --help this way
         return int(stop.code or 0)
-    return 0
+    return status
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,7 +68,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser = _Parser(prog=prog, description="Read, check and use policies (autotune.policy/v1).")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, run: Callable[[Any], None], text: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[[Any], int | None], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("file", metavar="FILE", help="policy YAML")
         command.set_defaults(run=run)
@@ -84,18 +89,26 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _validate(options: Any) -> None:
-    policy = load_policy(options.file)
+def _validate(options: Any) -> int:
+    try:
+        policy = load_policy(options.file)
+    except (PolicyError, OSError) as error:
+        if not options.json:
+            raise
+        message, hint = (error.message, error.hint) if isinstance(error, PolicyError) else (_reason(error), None)
+        _print_line({"valid": False, "error": message, "hint": hint})
+        return 2
     if options.json:
-        _print_json({"valid": True, "file": options.file, "evidence": policy.evidence["kind"]})
+        _print_line({"valid": True, "file": options.file, "evidence": policy.evidence["kind"]})
     else:
         print(f"{options.file}: ok, a {policy.evidence['kind']} policy for {_subject(policy)}")
+    return 0
 
 
 def _show(options: Any) -> None:
     policy = load_policy(options.file)
     if options.json:
-        _print_json(policy.to_dict())
+        _print_line(policy.to_dict())
     else:
         print(policy_text(policy), end="")
 
@@ -136,6 +149,10 @@ def _subject(policy: Policy) -> str:
     return " on ".join(item["exact"] if isinstance(item, dict) else item for item in (model, cluster))
 
 
+def _print_line(document: object) -> None:
+    print(json.dumps(document))
+
+
 def _print_json(document: object) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
@@ -144,11 +161,15 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _complain(message: str, hint: str | None) -> int:
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"
+
+
+def _complain(message: str, hint: str | None, status: int = 2) -> int:
     _say(f"error: {message}")
     if hint:
         _say(f"hint: {hint}")
-    return 2
+    return status
 
 
 if __name__ == "__main__":

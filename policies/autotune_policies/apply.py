@@ -16,7 +16,8 @@ from typing import Any
 
 from autotune_policies.applicability import compare
 from autotune_policies.errors import PolicyError, PolicyMismatch
-from autotune_policies.megatron_core import Field, MegatronCoreFields, release_of, render
+from autotune_policies.megatron_core import MegatronCoreFields, release_of, render
+from autotune_policies.release_fields import Field
 from autotune_policies.settings import Settings
 
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {

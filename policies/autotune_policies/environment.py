@@ -5,6 +5,7 @@ never choose which code runs (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH``), where d
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from autotune_policies.errors import PolicyError
@@ -49,11 +50,18 @@ MAX_VALUE_LENGTH = 1000
 """Characters; far above any legitimate value."""
 
 
+_COUNTS = re.compile(
+    r"CUDA_DEVICE_MAX_CONNECTIONS|NCCL_M(AX|IN)_NCHANNELS|NUM_OF_\w+|NVLINK_DOMAIN_SIZE|NVTE_\w+_SM_MARGIN|OMP_NUM_THREADS"
+)
+"""Variables that count something; a margin may be 0."""
+
+
 def check_variable(name: str, value: object) -> str:
     """The value, if a policy may set this variable to it.
 
     Raises:
-        PolicyError: a variable that is not on the list, or a value that is no single line of text.
+        PolicyError: a variable that is not on the list, a value that is no single line of text, or no whole number
+            where the variable counts something.
     """
     if name not in ALLOWED:
         near = difflib.get_close_matches(name, ALLOWED, n=1, cutoff=0.8)
@@ -63,4 +71,7 @@ def check_variable(name: str, value: object) -> str:
         raise PolicyError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}: "{value}"')
     if not value or len(value) > MAX_VALUE_LENGTH or not value.isprintable():
         raise PolicyError(f"{name}={value[:40]!r} must be one line of 1 to {MAX_VALUE_LENGTH} printable characters")
+    least = 0 if name.endswith("_MARGIN") else 1
+    if _COUNTS.fullmatch(name) and not (re.fullmatch("[0-9]{1,9}", value) and int(value) >= least):
+        raise PolicyError(f"{name}={value[:40]!r} must be a whole number from {least}, of at most 9 digits")
     return value

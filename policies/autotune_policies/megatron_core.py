@@ -12,79 +12,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from autotune_policies.backends import BACKENDS
 from autotune_policies.errors import PolicyError
 from autotune_policies.layout import layout_stages, layout_text
+from autotune_policies.release_fields import (
+    BACKEND_FIELDS,
+    SAME_VALUE,
+    SAME_VALUE_SINCE,
+    UNUSED,
+    VALUES_SINCE,
+    Field,
+    Release,
+)
 from autotune_policies.settings import FLEX_DISPATCHERS, SETTINGS, Home, Settings, Value, check_value, resolve
-
-Release = tuple[int, int]
 
 RELEASES = ("0.16", "0.17", "0.18", "0.19")
 """Megatron-Core releases that can be rendered."""
-
-Field = None | bool | int | float | str | list[str]
-
-_SAME_VALUE: Mapping[str, str] = {
-    "tensor_parallel": "tensor_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-    "pipeline_parallel": "pipeline_model_parallel_size",
-    "pipeline_layout": "pipeline_model_parallel_layout",
-    "context_parallel": "context_parallel_size",
-    "expert_parallel": "expert_model_parallel_size",
-    "expert_tensor_parallel": "expert_tensor_parallel_size",
-    "permute_fusion": "moe_permute_fusion",
-    "router_fusion": "moe_router_fusion",
-    "grouped_gemm": "moe_grouped_gemm",
-    "shared_expert_overlap": "moe_shared_expert_overlap",
-    "ep_overlap": "overlap_moe_expert_parallel_comm",
-    "delay_wgrad": "delay_wgrad_compute",
-    "recompute_granularity": "recompute_granularity",
-    "recompute_method": "recompute_method",
-    "recompute_num_layers": "recompute_num_layers",
-    "recompute_modules": "recompute_modules",
-    "micro_batch_size": "micro_batch_size",
-    "distributed_optimizer": "use_distributed_optimizer",
-    "overlap_grad_reduce": "overlap_grad_reduce",
-    "overlap_param_gather": "overlap_param_gather",
-}
-"""Settings that every release writes to one field, value unchanged."""
-
-_SAME_VALUE_SINCE: Mapping[str, tuple[str, Release]] = {
-    "num_sms_preprocessing": ("moe_hybridep_num_sms_preprocessing", (0, 18)),
-    "permute_fusion_into_hybridep": ("moe_permute_fusion_into_hybridep", (0, 17)),
-    "num_blocks_permute": ("moe_hybridep_num_blocks_permute", (0, 17)),
-    "num_blocks_unpermute": ("moe_hybridep_num_blocks_unpermute", (0, 17)),
-    "rank_capacity_factor": ("moe_expert_rank_capacity_factor", (0, 18)),
-    "paged_stash": ("moe_paged_stash", (0, 18)),
-    "op_fuser": ("use_transformer_engine_op_fuser", (0, 18)),
-}
-"""The same for fields that came later (field, first release); before that only the default can be had."""
-
-_UNUSED: Mapping[str, Field] = {
-    "moe_enable_deepep": False,
-    "moe_layer_recompute": False,
-    "enable_cuda_graph": False,
-    "external_cuda_graph": False,
-    "num_layers_in_first_pipeline_stage": None,
-    "num_layers_in_last_pipeline_stage": None,
-    "account_for_embedding_in_pipeline_split": False,
-    "account_for_loss_in_pipeline_split": False,
-}
-"""Older or other ways to say what a canonical setting says: deprecated switches, and the uneven pipeline
-splits, which Megatron-Core refuses beside a layout and which would make "even split" untrue without one."""
-
-_BACKEND_FIELDS: tuple[tuple[str, str, Release, Field], ...] = tuple(
-    (row.name, field, since, default) for row in BACKENDS.values() for field, since, default in row.fields
-)
-"""Fine print of one backend (backend, field, first release, class default): a recipe's own value stays while
-that backend is chosen, and goes with it."""
-
-_SINCE: Mapping[tuple[str, str], Release] = {
-    **{("dispatcher", row.name): row.since for row in BACKENDS.values()},
-    ("recompute_modules", "gdn_norm_out"): (0, 19),
-    ("offload_modules", "fused_group_mlp"): (0, 19),
-}
-"""First release that knows a value."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +78,7 @@ def render(settings: Mapping[str, object], release: str) -> MegatronCoreFields:
     values = resolve(settings)
     _check_expressible(values, name)
 
-    homes: dict[Home, dict[str, Field]] = {"transformer": dict(_UNUSED), "ddp": {}, "training": {}}
+    homes: dict[Home, dict[str, Field]] = {"transformer": dict(UNUSED), "ddp": {}, "training": {}}
     for setting, field in _fields_of(version).items():
         homes[SETTINGS[setting].home][field] = values[setting]
     interval = values["manual_gc_interval"]
@@ -178,7 +120,7 @@ def read_back(fields: object, release: str) -> Settings:
     for setting, field in _fields_of(version).items():
         if SETTINGS[setting].home == "transformer" or get(field, None) is not None:
             settings[setting] = get(field)
-    settings |= {setting: SETTINGS[setting].default for setting in _SAME_VALUE_SINCE if setting not in settings}
+    settings |= {setting: SETTINGS[setting].default for setting in SAME_VALUE_SINCE if setting not in settings}
     if get("manual_gc", None) is not None:
         settings["manual_gc_interval"] = get("manual_gc_interval") or None if get("manual_gc") else None
     settings["pipeline_layout"] = _layout_of(get("pipeline_model_parallel_layout"))
@@ -196,12 +138,12 @@ def read_back(fields: object, release: str) -> Settings:
 
 def _fields_of(version: Release) -> dict[str, str]:
     """Settings that the release writes to one field, value unchanged."""
-    later = {setting: field for setting, (field, since) in _SAME_VALUE_SINCE.items() if version >= since}
-    return {**_SAME_VALUE, **later}
+    later = {setting: field for setting, (field, since) in SAME_VALUE_SINCE.items() if version >= since}
+    return {**SAME_VALUE, **later}
 
 
 def _check_expressible(values: Settings, release: str) -> None:
-    for setting, (_, since) in _SAME_VALUE_SINCE.items():
+    for setting, (_, since) in SAME_VALUE_SINCE.items():
         if _version(release) < since and values[setting] != SETTINGS[setting].default:
             raise _refusal(
                 f"{setting}={values[setting]}", release, f"Megatron-Core knows it from {since[0]}.{since[1]} on"
@@ -210,7 +152,7 @@ def _check_expressible(values: Settings, release: str) -> None:
         if values[setting] != row.default and not row.effective(values):
             needed = " and ".join(f"{name}={'|'.join(map(str, legal))}" for name, legal in row.only_with.items())
             raise _refusal(f"{setting}={values[setting]}", release, f"it has an effect only with {needed}")
-    for (setting, value), since in _SINCE.items():
+    for (setting, value), since in VALUES_SINCE.items():
         given = values[setting]
         if _version(release) < since and (value == given or (isinstance(given, list) and value in given)):
             first = f"{since[0]}.{since[1]}"
@@ -261,7 +203,7 @@ def _dispatcher_fields(values: Settings, release: str) -> dict[str, Field]:
         sms[field] = num_sms
     fields.update(sms)
     others = {
-        name: default for backend, name, since, default in _BACKEND_FIELDS
+        name: default for backend, name, since, default in BACKEND_FIELDS
         if version >= since and backend != dispatcher
     }  # fmt: skip
     return {**fields, **others}

@@ -18,7 +18,7 @@ LINES = (
     ("autotune.cluster",),
     ("autotune.space",),
     ("autotune.request",),
-    ("autotune.constraint", "autotune.measure"),
+    ("autotune.constraint", "autotune.measure", "autotune.predict"),
     ("autotune.search", "autotune.scheduling", "autotune.export", "autotune.monitor"),
     ("autotune.tune",),
     ("autotune.cli",),
@@ -34,7 +34,7 @@ ONLY_IN = {
     "click": ("autotune.cli",),
     "rich": ("autotune.cli", "autotune.monitor"),
     "pydantic": ("autotune.validation", "autotune.cluster", "autotune.space"),
-    "pyarrow": ("autotune.export.measurements",),
+    "pyarrow": ("autotune.export.measurements", "autotune.predict.table"),
 }
 """Where a distribution may be imported at all; nowhere else, not even inside a function."""
 

@@ -72,7 +72,10 @@ def ray_state(dashboard: str, what: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_ctrl_c_ends_the_gang_and_keeps_the_study(own_command: Command, outcomes: Outcomes) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_gang_and_keep_the_study(
+    own_command: Command, outcomes: Outcomes, number: int
+) -> None:
     seen: dict[str, list[dict[str, Any]]] = {}
 
     def look() -> None:
@@ -81,12 +84,13 @@ def test_ctrl_c_ends_the_gang_and_keeps_the_study(own_command: Command, outcomes
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{dashboard}/api/v0/actors", timeout=20)
 
-    interrupted = interrupt_in_the_second_launch(own_command, signal.SIGINT, look)
+    interrupted = interrupt_in_the_second_launch(own_command, number, look)
 
     assert interrupted.returncode == 1
     assert "error: interrupted; study 'tiny-moe-local' keeps what had finished" in interrupted.stderr
     assert "hint: the same command goes on from there" in interrupted.stderr
     assert "Traceback" not in interrupted.stderr
+    assert "***" not in interrupted.stderr
     assert own_command.wait_until_gone(20) == []
     assert list(outcomes(own_command.home / "tiny-moe-local")) == [0]
     assert "tiny-moe-local/trial-0001/node-0" in {actor["name"] for actor in seen["actors"]}

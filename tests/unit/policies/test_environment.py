@@ -7,6 +7,15 @@ from hypothesis import strategies as st
 from autotune_policies.environment import ALLOWED, MAX_VALUE_LENGTH, check_variable
 from autotune_policies.errors import PolicyError
 
+COUNTS = [
+    "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+    "NUM_OF_IN_FLIGHT_S2G_DISPATCH_API", "NUM_OF_STAGES_DISPATCH_API", "NUM_OF_STAGES_G2S_COMBINE_API",
+    "NUM_OF_STAGES_S2G_COMBINE_API", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "NUM_OF_TOKENS_PER_CHUNK_DISPATCH_API",
+    "NUM_OF_TOKENS_PER_CHUNK_PREPROCESSING_API", "NVLINK_DOMAIN_SIZE", "NVTE_BWD_LAYERNORM_SM_MARGIN",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN", "OMP_NUM_THREADS",
+]  # fmt: skip
+
 
 @pytest.mark.parametrize(
     "name",
@@ -33,11 +42,27 @@ def test_only_listed_names_pass(name: str) -> None:
 @settings(deadline=None)
 @given(st.sampled_from(sorted(ALLOWED)), st.text(max_size=30))
 def test_a_value_is_one_printable_line(name: str, value: str) -> None:
-    if value and value.isprintable():
-        assert check_variable(name, value) == value
-    else:
+    if not value or not value.isprintable():
         with pytest.raises(PolicyError, match="one line"):
             check_variable(name, value)
+    elif name not in COUNTS:
+        assert check_variable(name, value) == value
+
+
+@settings(deadline=None)
+@given(st.sampled_from(COUNTS), st.integers(1, 10**9 - 1))
+def test_what_counts_something_is_a_whole_number(name: str, count: int) -> None:
+    assert check_variable(name, str(count)) == str(count)
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-1", "1.5", " 1", "1 ", "²", "1_0", "9" * 30])
+def test_no_count_is_refused(value: str) -> None:
+    with pytest.raises(PolicyError, match=r"^OMP_NUM_THREADS=.* must be a whole number from 1, of at most 9 digits$"):
+        check_variable("OMP_NUM_THREADS", value)
+
+
+def test_a_margin_may_be_nothing() -> None:
+    assert check_variable("NVTE_FWD_LAYERNORM_SM_MARGIN", "0") == "0"
 
 
 @pytest.mark.parametrize("value", ["a\0b", "a\nb", "a\rb", "\x1b[2J", "x" * (MAX_VALUE_LENGTH + 1)])

@@ -45,6 +45,27 @@ def test_validate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == {"valid": True, "file": EXAMPLE, "evidence": "measured"}
 
 
+@pytest.mark.parametrize("command", ["validate", "show"])
+def test_json_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, err = run(capsys, command, EXAMPLE, "--json")
+    assert (len(out.splitlines()), out[-1], err) == (1, "\n", "")
+
+
+def test_validate_as_json_of_a_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, lauch={})
+    status, out, err = run(capsys, "validate", path, "--json")
+    answer = json.loads(out)
+    assert (status, err, len(out.splitlines())) == (2, "", 1)
+    assert answer.pop("error").endswith("the policy has an unknown key 'lauch'")
+    assert answer == {"valid": False, "hint": "did you mean launch?"}
+
+
+def test_validate_as_json_of_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "validate", "no/such.yaml", "--json")
+    assert (status, err) == (2, "")
+    assert json.loads(out) == {"valid": False, "error": "no/such.yaml: No such file or directory", "hint": None}
+
+
 def test_show_is_the_golden_text(capsys: pytest.CaptureFixture[str]) -> None:
     golden = GOLDEN / "show.txt"
     status, out, err = run(capsys, "show", EXAMPLE)
@@ -160,6 +181,26 @@ def test_a_reader_that_has_seen_enough_is_no_traceback() -> None:
     )  # fmt: skip
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def shell(redirection: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", f'"$0" -m autotune_policies show "$1" {redirection}', sys.executable, EXAMPLE],
+        capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(Path(autotune_policies.__file__).parents[1])},
+    )  # fmt: skip
+
+
+def test_a_closed_output_is_no_traceback() -> None:
+    done = shell(">&-")
+    assert (done.returncode, done.stderr) == (1, "error: standard output is closed, so nothing was printed\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_no_traceback() -> None:
+    done = shell("> /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
 def execute(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

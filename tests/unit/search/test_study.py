@@ -9,13 +9,14 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.errors import StudyError
+from autotune.errors import RequestError, StudyError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
-from autotune.search.proposal import Proposal, violations
+from autotune.search.proposal import Proposal, require_legal_baseline, violations
 from autotune.search.storage import StudyLock, filesystem, open_storage
 from autotune.search.study import Study
+from autotune_trials.spec import GangShape
 
 Requests = Callable[..., TuneRequest]
 Complete = Callable[[Proposal], TrialOutcome]
@@ -322,3 +323,56 @@ def test_a_point_that_is_known_is_answered_from_the_record(
     assert [trial.user_attrs["duplicate_of"] for trial in answered] == [baseline.trial]
     assert answered[0].values == trials[baseline.trial].values
     assert len([outcome for outcome in study.outcomes() if outcome.state is TrialState.COMPLETE]) == 2
+
+
+def test_a_baseline_that_was_lost_is_launched_first_again(
+    request_for: Requests, here: Surroundings, complete: Complete
+) -> None:
+    request = request_for()
+    first = Study(request)
+    first.enter(here)
+    baseline = first.next()
+    assert baseline is not None
+
+    second = Study(request)
+    second.enter(here)
+    launched = run(second, complete, 3)
+
+    assert launched[0].digest == baseline.digest
+    assert launched[1].point["dispatcher"] == "allgather"
+    assert states(second)["UNAVAILABLE"] == 2
+
+
+def test_a_reader_makes_no_study(request_for: Requests) -> None:
+    request = request_for()
+
+    with pytest.raises(StudyError, match=r"database .* is gone"):
+        Study(request, create=False)
+
+    assert not (request.folder / "study.db").exists()
+
+
+def test_another_environment_of_the_ranks_is_another_study(request_for: Requests) -> None:
+    request = request_for()
+    Study(request)
+    other = replace(request, cluster=request.cluster.model_copy(update={"env": {"OMP_NUM_THREADS": "2"}}))
+
+    with pytest.raises(StudyError, match=r"holds env\.OMP_NUM_THREADS='1', but this request has '2'"):
+        Study(other)
+
+
+def test_a_baseline_that_cannot_run_is_refused(request_for: Requests) -> None:
+    request = request_for()
+
+    require_legal_baseline(request)
+    with pytest.raises(RequestError, match="the baseline cannot run on 3 GPUs: MC002") as caught:
+        require_legal_baseline(replace(request, gang=GangShape(1, 3, "cpu")))
+
+    assert "--gpus" in str(caught.value.hint)
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StudyError, match="cannot be used: Not a directory"):
+        StudyLock(tmp_path / "file" / "study").__enter__()

@@ -49,7 +49,7 @@ def test_the_baseline_of_every_shipped_pair_is_alltoall_and_legal(model: str, cl
 def test_every_seed_fits_its_space_and_its_layout_fits_the_model(model: str, cluster: str) -> None:
     request = load_request(model, cluster)
     for seed in request.space.seeds:
-        assert complete_point(request.space.parameters, seed, "seed") == seed
+        assert complete_point(request.space.parameters, seed) == seed
         settings = request.settings(seed)
         render(settings, "0.19")
         stages = settings["pipeline_parallel"] * settings["virtual_pipeline"]  # type: ignore[operator]

@@ -105,9 +105,9 @@ def test_conditions(when: dict[str, list[object]], holds: bool) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("what: hardware", "what: hardwear", "rows.0.what: input should be"),
+        ("what: hardware", "what: hardwear", "rows[0].what: input should be"),
         ("prefer: [{dispatcher: deepep}]", "prefer: [{dispatcher: deep}]", "dispatcher='deep' is not legal"),
-        ("when: {cluster", "when: {clusters", "unknown key 'rows.0.when.clusters'"),
+        ("when: {cluster", "when: {clusters", "unknown key 'rows[0].when.clusters'"),
         ("id: hardware-b200", "id: hardware-h100", "row id 'hardware-h100' stands twice"),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import RequestError
-from autotune.request import load_request, parse_duration
+from autotune.request import load_request, parse_duration, stored_request
 from autotune_trials.spec import TrialSpec
 
 
@@ -47,6 +47,9 @@ def test_full_recompute_and_tensor_parallel_bring_what_they_need(tmp_path: Path)
         ({"routing": "natrual"}, "routing='natrual'", "did you mean natural?"),
         ({"select": "fast"}, "select='fast'", "legal: throughput, memory, balanced"),
         ({"deadline": "2 hours"}, "duration '2 hours' is not", "write a number and a unit: 45s, 90m, 2h, 1d"),
+        ({"memory_limit_gib": float("nan")}, "memory-limit-gib must be above 0, but got nan", None),
+        ({"study": "x" * 101}, "study name", None),
+        ({"study": ""}, "study name ''", None),
         ({"memory_limit_gib": -1.0}, "memory-limit-gib must be above 0, but got -1.0", None),
         ({"study": "../x"}, "study name '../x'", None),
     ],
@@ -71,3 +74,27 @@ def test_durations_scale_with_their_unit(number: float, unit: str) -> None:
     seconds = parse_duration(f"{number}{unit}")
 
     assert seconds == pytest.approx(number * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit])
+
+
+@pytest.mark.parametrize(("model", "cluster"), [("tiny-moe", "local"), ("dsv3", "gb300")])
+def test_a_stored_request_is_read_back_from_its_own_file_alone(tmp_path: Path, model: str, cluster: str) -> None:
+    request = load_request(model, cluster, home=tmp_path, memory_limit_gib=1.5, select="memory")
+    request.folder.mkdir()
+    (request.folder / "request.yaml").write_text(request.to_yaml(), encoding="utf-8")
+
+    stored = stored_request(request.study, tmp_path)
+
+    assert stored.identity() == request.identity()
+    assert stored.space == request.space
+    assert (stored.select, stored.memory_limit_bytes, stored.trials) == ("memory", 3 * 2**29, request.trials)
+    assert stored.spec(3, request.space.baseline).settings == request.spec(3, request.space.baseline).settings
+
+
+@pytest.mark.parametrize("text", ["", "[]", "asked: 1", "\xff\xfe", "asked: {}"])
+def test_a_damaged_request_file_is_one_line(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "request.yaml").write_bytes(text.encode("latin-1"))
+
+    with pytest.raises(RequestError, match="not a request of this version"):
+        stored_request("study", tmp_path)
