@@ -24,9 +24,7 @@ from autotune_policies.settings import SETTINGS, Value
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many to show.")
 @click.option("--memory-limit-gib", type=float, metavar="X", help="Leave out what has a higher peak, GiB per GPU.")
 @options.as_json
-def command(
-    model: str, cluster: str, gpus: int | None, top: int, memory_limit_gib: float | None, as_json: bool
-) -> int:
+def command(model: str, cluster: str, gpus: int | None, top: int, memory_limit_gib: float | None, as_json: bool) -> int:
     """The fastest legal configurations as predicted, with time and memory by part, without hardware.
 
     The exit status is 1 when no legal configuration fits into memory.

@@ -49,6 +49,7 @@ def _document(score: Score) -> dict[str, Any]:
             for quantity, groups in score.groups.items()
         },
         "skipped": [asdict(item) for item in score.skipped],
+        "notes": list(score.notes),
         "efficiency": [
             {"cluster": cluster, "precision": precision, "stack": stack, "efficiency": factor}
             for (cluster, precision, stack), factor in score.efficiency.items()
@@ -71,6 +72,8 @@ def _print(score: Score) -> None:
     rows = [("quantity", "rows", "MAPE", "bias", "tau", "tau within groups", "")]
     rows += [(name, *_cells(found), _tau(found.within_groups), "") for name, found in score.summary.items()]
     print(aligned(rows))
+    for note in score.notes:
+        print(f"note: {note}")
     for quantity, groups in score.groups.items():
         _print_groups(quantity, groups)
         worst = sorted((item for item in score.rows if item.quantity == quantity), key=lambda item: -abs(item.error))

@@ -148,6 +148,8 @@ def place_settings(cells: Mapping[str, str]) -> Settings:
         text = cells.get(f"p.{name}", cells.get(name))
         if text is not None:
             given[name] = _value(setting, text)
+    if "zero_stage" in cells:
+        given["distributed_optimizer"] = cells["zero_stage"] != "0"
     given.update(_told(cells.get("note", "")))
     if not given.get("recompute_granularity") and given.get("recompute_modules"):
         given["recompute_granularity"] = "selective"

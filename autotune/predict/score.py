@@ -87,6 +87,7 @@ class Score:
         groups: By quantity and group.
         skipped: What was not scored, and why.
         efficiency: Measured over predicted speed by cluster, precision and stack, all rows together.
+        notes: Where the table leaves what the predictors know.
     """
 
     rows: tuple[Scored, ...]
@@ -94,6 +95,7 @@ class Score:
     groups: Mapping[str, Mapping[str, Summary]]
     skipped: tuple[Skipped, ...]
     efficiency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,13 @@ def score_table(table: MeasurementTable) -> Score:
                 skipped.append(Skipped(row.index, str(error)))
     corrected, efficiency = _corrected(timed)
     rows = tuple(sorted((*fixed, *corrected), key=lambda item: item.row))
-    return Score(rows, *_summaries(rows), tuple(skipped), efficiency)
+    programs = sorted({row.cells.get("program", "Megatron") for row in table.rows})
+    notes = [
+        f"program {name}: Megatron-Core is predicted, whose schedules, kernels and buffers are others"
+        for name in programs
+        if not name.startswith("Megatron")
+    ]
+    return Score(rows, *_summaries(rows), tuple(skipped), efficiency, tuple(notes))
 
 
 def kendall_tau(pairs: Iterable[tuple[float, float]]) -> float | None:

@@ -76,3 +76,12 @@ def test_a_row_never_corrects_its_own_prediction() -> None:
     times = [{item.row: item.predicted for item in rows if item.quantity == "step_time_s"} for rows in (before, after)]
     assert times[0][0] == times[1][0]
     assert all(times[0][index] < times[1][index] for index in range(1, 22))  # the others do learn from it
+
+
+@pytest.mark.parametrize(("program", "notes"), [("nanotron", 1), ("Megatron-LM 0.14", 0)])
+def test_another_programs_table_says_that_megatron_is_predicted(program: str, notes: int) -> None:
+    table = read_table(DATA / "b200_step_time_memory.tsv")
+    rows = tuple(replace(row, cells={**row.cells, "program": program}) for row in table.rows[:2])
+    found = score_table(MeasurementTable(rows, table.models)).notes
+    assert len(found) == notes
+    assert all(program in note for note in found)

@@ -131,6 +131,11 @@ def test_values_that_a_setting_cannot_have_are_refused_and_unknown_modules_left_
     assert settings["op_fuser"] is True
 
 
+@pytest.mark.parametrize(("stage", "sharded"), [("0", False), ("1", True)])
+def test_a_zero_stage_is_the_distributed_optimizer(stage: str, sharded: bool) -> None:
+    assert place_settings({"zero_stage": stage})["distributed_optimizer"] is sharded
+
+
 def test_a_model_that_nobody_knows_has_no_shape() -> None:
     with pytest.raises(RequestError, match="model moby-dick: no shape of it is known"):
         shape_of("moby-dick", {})
