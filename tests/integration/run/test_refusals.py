@@ -1,8 +1,13 @@
 """Requests that cannot be served say so in one line and start nothing."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+from autotune.errors import ClusterError
+from autotune.request import load_request
+from autotune.scheduling.environment import prepare
 
 from .conftest import Command
 
@@ -27,8 +32,8 @@ pytestmark = pytest.mark.service
         (("--model", "tiny-moe", "--cluster", "locale"), "error: unknown cluster 'locale'", "did you mean local?"),
         (
             ("--model", "tiny-moe", "--cluster", "local", "--gpus", "16"),
-            "error: cluster 'local' needs 2 x 8 ranks, but this machine is one node",
-            "--gpus 8",
+            "error: the baseline cannot run on 16 GPUs: MC023: ",
+            "--gpus",
         ),
     ],
 )
@@ -51,3 +56,18 @@ def test_a_dry_run_prints_the_first_trial_and_leaves_nothing(own_command: Comman
     assert document["gang"]["world_size"] == 256
     assert document["first_trial"]["settings"]["dispatcher"] == "alltoall"
     assert list(own_command.home.iterdir()) == []
+
+
+def test_more_ranks_than_one_machine_offers_are_refused(tmp_path: Path) -> None:
+    prepare()
+    from autotune.scheduling.session import ray_session
+
+    request = load_request("tiny-moe", "local", gpus=16, home=tmp_path)
+
+    with (
+        pytest.raises(ClusterError, match="needs 2 x 8 ranks, but this machine is one node") as caught,
+        ray_session(request, "local"),
+    ):
+        pass
+
+    assert "--gpus 8" in str(caught.value.hint)
