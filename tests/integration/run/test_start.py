@@ -75,11 +75,6 @@ def test_alltoall_and_allgather_train_to_the_same_loss(
     assert first["losses"] == pytest.approx(second["losses"], abs=1e-4)
 
 
-def test_overhead_of_a_trial_is_small(command: Command, finished: Finished, outcomes: Outcomes) -> None:
-    for outcome in outcomes(command.home / "tiny-moe-local").values():
-        assert outcome["wall_s"] - outcome["rank_lifetime_s"] <= 3.0
-
-
 def test_the_policy_and_the_table_say_what_was_measured(command: Command, finished: Finished) -> None:
     summary = finished[1]
     folder = command.home / "tiny-moe-local"
