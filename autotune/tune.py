@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from autotune.errors import ClusterError, RequestError, RunError
-from autotune.export.files import write_atomically
 from autotune.export.result import Result, conclude
+from autotune.files import write_atomically
 from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from autotune.cli import options
-from autotune.export.report import summary
+from autotune.export.report import gpu_hours, summary
 from autotune.export.result import best_of
 from autotune.measure.outcome import TrialState
 from autotune.monitor.progress import short
@@ -28,7 +28,7 @@ def command(study: str, home: Path | None, as_json: bool) -> None:
         study=study, model=request.model, cluster=request.cluster.name,
         state="finished" if opened.launched() >= request.trials else "unfinished", outcomes=outcomes, front=best,
         winner=winner, policy=str(policy) if policy.exists() else None,
-        gpu_hours=sum(outcome.gpu_s for outcome in outcomes) / 3600, wall_s=0.0,
+        gpu_hours=gpu_hours(outcomes), wall_s=0.0,
     )  # fmt: skip
     if as_json:
         print(json.dumps(document))

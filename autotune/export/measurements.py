@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from autotune.errors import RequestError
-from autotune.export.files import write_atomically
+from autotune.files import write_atomically
 from autotune.measure.outcome import TrialOutcome
 from autotune_policies.settings import SETTINGS, Settings, resolve
 from autotune_trials.spec import Contract, GangShape, ModelShape

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import RunError
-from autotune.export.files import write_atomically
 from autotune.export.report import counts
+from autotune.files import write_atomically
 from autotune.measure.caveats import caveats, routing_label
 from autotune.measure.objective import median_interval
 from autotune.measure.outcome import TrialOutcome, TrialState

@@ -54,6 +54,11 @@ def counts(outcomes: Iterable[TrialOutcome]) -> dict[str, int]:
     return {state.value: found[state] for state in TrialState if found[state]}
 
 
+def gpu_hours(outcomes: Iterable[TrialOutcome]) -> float:
+    """GPU-hours that trials spent, whatever their end."""
+    return sum(outcome.gpu_s for outcome in outcomes) / 3600
+
+
 def _entry(outcome: TrialOutcome) -> dict[str, Any]:
     return {
         "trial": outcome.trial,

@@ -10,7 +10,7 @@ from autotune.export.measurements import measurement_row, write_measurements
 from autotune.export.pareto import front as pareto_front
 from autotune.export.pareto import winner as choose
 from autotune.export.policy import StudyFacts, make_policy, write_policy
-from autotune.export.report import summary
+from autotune.export.report import gpu_hours, summary
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -75,7 +75,7 @@ def conclude(
     document = summary(
         study=request.study, model=request.model, cluster=request.cluster.name,
         state="finished" if path else "failed", outcomes=outcomes, front=best, winner=winner,
-        policy=str(path) if path else None, gpu_hours=_gpu_hours(outcomes), wall_s=wall_s,
+        policy=str(path) if path else None, gpu_hours=gpu_hours(outcomes), wall_s=wall_s,
     )  # fmt: skip
     return Result(request, outcomes, best, winner, _baseline(request, outcomes), path, document)
 
@@ -90,7 +90,7 @@ def choose_policy(
     facts = StudyFacts(
         study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=_gpu_hours(outcomes),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours(outcomes),
         env=request.environment(winner.settings), launch=request.cluster.launch,
     )  # fmt: skip
     baseline = _baseline(request, outcomes)
@@ -103,10 +103,6 @@ def best_of(
     """The Pareto front within the request's memory limit, and the member that the request selects."""
     best = pareto_front(_within_limit(request, outcomes))
     return best, choose(best, request.select) if best else None
-
-
-def _gpu_hours(outcomes: Sequence[TrialOutcome]) -> float:
-    return sum(outcome.gpu_s for outcome in outcomes) / 3600
 
 
 def _within_limit(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:

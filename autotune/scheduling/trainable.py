@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import socket
 import traceback
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import yaml
 from ray import tune
 
 from autotune.errors import AutotuneError, ClusterError
+from autotune.files import write_atomically
 from autotune.measure.outcome import TrialOutcome, judge
 from autotune.measure.run import GangRun
 from autotune.scheduling.gang import Gang, run_gang
@@ -78,17 +78,17 @@ def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
             f"the trial folder {folder} cannot be seen from node {socket.gethostname()}",
             hint="put --home on a file system that all nodes share",
         )
-    _write(folder / "spec.json", spec.to_json())
+    write_atomically(folder / "spec.json", spec.to_json().encode())
     try:
         with (folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1) as steps:
             run = run_gang(gang, spec, on_step=lambda record: _append(steps, record))
-        _write(folder / "node-0.log", _logs(gang, run))
+        write_atomically(folder / "node-0.log", _logs(gang, run).encode())
     finally:
         gang.close()
     if run.resolved is not None:
-        _write(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False))
+        write_atomically(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False).encode())
     outcome = judge(spec, run)
-    _write(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1))
+    write_atomically(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1).encode())
     return outcome
 
 
@@ -104,10 +104,3 @@ def _logs(gang: Gang, run: GangRun) -> str:
     wanted = [rank for rank in run.ranks if rank.rank == 0 or (rank.exit_code and not rank.killed)]
     parts = [f"==> rank {rank.rank} <==\n{gang.logs(rank.rank, _LOG_BYTES)}\n" for rank in wanted[:_MOST_LOGS]]
     return "".join(parts)
-
-
-def _write(path: Path, text: str) -> None:
-    """Put the whole file in place at once: a reader sees the old one or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)

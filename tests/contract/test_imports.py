@@ -14,7 +14,7 @@ LINES = (
     ("autotune_policies",),
     ("autotune_trials",),
     ("autotune.errors",),
-    ("autotune.resources", "autotune.validation"),
+    ("autotune.files", "autotune.resources", "autotune.validation"),
     ("autotune.cluster",),
     ("autotune.space",),
     ("autotune.request",),

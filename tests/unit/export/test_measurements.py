@@ -8,7 +8,6 @@ from hypothesis import settings as configure
 from hypothesis import strategies as st
 
 from autotune.errors import RequestError
-from autotune.export.files import write_atomically
 from autotune.export.measurements import (
     COLUMNS,
     group_digest,
@@ -17,6 +16,7 @@ from autotune.export.measurements import (
     row_settings,
     write_measurements,
 )
+from autotune.files import write_atomically
 from autotune_policies.settings import SETTINGS, resolve
 
 # The columns of the measurement table as its description lists them.
