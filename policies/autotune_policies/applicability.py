@@ -28,10 +28,12 @@ class Comparison:
     Attributes:
         mismatches: One phrase per differing field, naming both values.
         unchecked: Fields that nobody knows of this run.
+        differing: The fields of ``mismatches``.
     """
 
     mismatches: tuple[str, ...]
     unchecked: tuple[str, ...]
+    differing: tuple[str, ...]
 
 
 def kind_of(field: str) -> str:
@@ -78,14 +80,15 @@ def compare(applies_to: Mapping[str, Any], facts: Mapping[str, object]) -> Compa
     """
     conditions = {field: condition for field, condition in applies_to.items() if field != "stack"}
     conditions |= {f"stack.{name}": condition for name, condition in applies_to["stack"].items()}
-    mismatches, unchecked = [], []
+    mismatches, unchecked, differing = [], [], []
     for field, condition in conditions.items():
         fact = facts.get(field)
         if fact is None:
             unchecked.append(field)
-        elif not _holds(condition, fact):
+        elif not holds(condition, fact):
+            differing.append(field)
             mismatches.append(f"{field} is {fact}, but the policy holds for {describe(condition)}")
-    return Comparison(tuple(mismatches), tuple(unchecked))
+    return Comparison(tuple(mismatches), tuple(unchecked), tuple(differing))
 
 
 def describe(condition: object) -> str:
@@ -98,7 +101,8 @@ def describe(condition: object) -> str:
     return ", ".join(f"{word} {condition[key]}" for key, word in words.items() if key in condition)
 
 
-def _holds(condition: Any, fact: object) -> bool:
+def holds(condition: Any, fact: object) -> bool:
+    """Whether a run's value meets one condition."""
     if not isinstance(condition, Mapping):
         return bool(condition == fact)
     if "exact" in condition:

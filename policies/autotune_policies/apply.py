@@ -4,29 +4,25 @@ Order: where the policy holds, environment, fields, then the setting itself. An 
 classes has already run ``__post_init__``, so values that the class would have parsed there are parsed here.
 """
 
-import copy
 import importlib
-import importlib.metadata
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autotune_policies.applicability import compare
+from autotune_policies.container_facts import contract_of
 from autotune_policies.errors import PolicyError, PolicyMismatch
+from autotune_policies.installed import installed_versions
 from autotune_policies.megatron_core import MegatronCoreFields, release_of, render
 from autotune_policies.release_fields import Field
+from autotune_policies.resolved import Resolved
 from autotune_policies.settings import Settings
+from autotune_policies.surroundings import LAUNCH_SETTINGS, stale_variables
 
-_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
-    "megatron_core": ("megatron-core",),
-    "megatron_bridge": ("megatron-bridge",),
-    "torch": ("torch",),
-    "deep_ep": ("deep_ep", "deep-ep"),
-    "transformer_engine": ("transformer-engine", "transformer_engine"),
-}
+_DISTRIBUTIONS = ("megatron_core", "megatron_bridge", "torch", "deep_ep", "transformer_engine")
 _MODULES = {"megatron_core": "megatron.core", "torch": "torch", "transformer_engine": "transformer_engine"}
 
 _ABSENT = object()
@@ -38,9 +34,11 @@ class Applied:
 
     Attributes:
         release: Megatron-Core release whose field names were used.
-        fields: Fields set on the configuration, with plain values.
-        elsewhere: Fields that live in other objects, by home: ``ddp`` (DistributedDataParallelConfig) and
-            ``training``. The recipe has to use them; they are not in force otherwise.
+        fields: Fields set on the configuration, with plain values. For a ConfigContainer they are dotted paths, and
+            only those that meant something else before; a variable that had to go has the value None.
+        elsewhere: What lives in other objects, by home: ``ddp`` (DistributedDataParallelConfig) and ``training``,
+            which the recipe has to use; ``launch``, which is in force under ``autotune policy exec`` only. A
+            ConfigContainer has a place for all but the last.
         env: Variables of the policy, all in force now.
         unchecked: Fields of ``applies_to`` that nobody knows of this run.
         forced: Differences from ``applies_to`` that ``force=True`` let pass.
@@ -80,7 +78,12 @@ def apply_policy(
         PolicyError: anything else that keeps the policy from being applied as a whole.
     """
     versions = {**detect_stack(), **stack}
+    container = all(hasattr(config, name) for name in ("model", "ddp", "train"))
     facts: dict[str, object] = {**_detect(config, applies_to)}
+    if container:
+        precision = applies_to["precision"]
+        precision = precision.get("exact") if isinstance(precision, Mapping) else precision
+        facts |= contract_of(Resolved(config), str(precision))
     facts |= {name: value for name, value in given.items() if value is not None}
     facts |= {f"stack.{name}": version for name, version in versions.items()}
     comparison = compare(applies_to, facts)
@@ -89,13 +92,38 @@ def apply_policy(
             "the policy is for another run: " + "; ".join(comparison.mismatches),
             hint="tune this run, or apply(..., force=True) at your own risk",
         )
-    check_environment(env)
+    unwanted = stale_variables(settings)
+    check_environment(_decided(env) if container else env, () if container else unwanted)
     if "megatron_core" not in versions:
         raise PolicyError(
             "the Megatron-Core release of this run is unknown",
             hint="install megatron-core, or pass stack={'megatron_core': '0.19.2'}",
         )
     release = release_of(versions["megatron_core"])
+    if comparison.mismatches:
+        warnings.warn("policy applied by force: " + "; ".join(comparison.mismatches), stacklevel=3)
+    elsewhere: dict[str, dict[str, Field]]
+    if container:
+        changed, elsewhere = _apply_to_container(config, settings, env, versions), {}
+    else:
+        changed, elsewhere = _apply_to_transformer(config, settings, release)
+    binding = {name: settings[name] for name in LAUNCH_SETTINGS if settings.get(name) is not None}
+    os.environ.update(env)
+    for name in unwanted:
+        os.environ.pop(name, None)
+    return Applied(
+        release=release,
+        fields=changed,
+        elsewhere={**elsewhere, **({"launch": binding} if binding else {})},
+        env=dict(env),
+        unchecked=comparison.unchecked,
+        forced=comparison.mismatches,
+    )
+
+
+def _apply_to_transformer(
+    config: object, settings: Settings, release: str
+) -> tuple[dict[str, Field], dict[str, dict[str, Field]]]:
     fields = render(settings, release)
     missing = [name for name in fields.transformer if not hasattr(config, name)]
     if missing:
@@ -103,23 +131,41 @@ def apply_policy(
             f"{type(config).__name__} has no field {', '.join(missing)}, which Megatron-Core {release} has",
             hint="is this the configuration of another release? nothing was applied",
         )
-    values = _parsed(config, fields)
-    if comparison.mismatches:
-        warnings.warn("policy applied by force: " + "; ".join(comparison.mismatches), stacklevel=3)
-    _set_all(config, values)
-    os.environ.update(env)
-    return Applied(
-        release=release,
-        fields=fields.transformer,
-        elsewhere={"ddp": fields.ddp, "training": fields.training},
-        env=dict(env),
-        unchecked=comparison.unchecked,
-        forced=comparison.mismatches,
-    )
+    _set_all(config, _parsed(config, fields))
+    return fields.transformer, {"ddp": fields.ddp, "training": fields.training}
 
 
-def check_environment(env: Mapping[str, str]) -> None:
+def _apply_to_container(
+    config: object, settings: Settings, env: Mapping[str, str], versions: Mapping[str, str]
+) -> dict[str, Field]:
+    bridge = importlib.import_module("autotune_policies.megatron_bridge")  # most programs have no container
+    if "megatron_bridge" not in versions:
+        raise PolicyError(
+            "the Megatron-Bridge release of this run is unknown",
+            hint="install megatron-bridge, or pass stack={'megatron_bridge': '0.6.2'}",
+        )
+    releases = {name: versions[name] for name in ("megatron_core", "megatron_bridge")}
+    changes = bridge.plan_changes(config, settings, env, **releases)
+    bridge.make_changes(config, changes)
+    return {change.path: change.value for change in changes}
+
+
+def _decided(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a container cannot decide any more.
+
+    Its ``env_vars`` are read before CUDA starts, and a variable that the process already has is not replaced.
+    """
+    torch = sys.modules.get("torch")
+    started = torch is not None and torch.cuda.is_initialized()
+    return {name: value for name, value in env.items() if started or name in os.environ}
+
+
+def check_environment(env: Mapping[str, str], unwanted: Iterable[str] = ()) -> None:
     """Nothing, if the variables are in force or can still be set because torch is not imported yet.
+
+    Args:
+        env: Variables and the values that they must have.
+        unwanted: Variables that must not be set.
 
     Raises:
         PolicyError: torch is imported and a variable has another value; names each with both values.
@@ -131,6 +177,9 @@ def check_environment(env: Mapping[str, str]) -> None:
         for name, value in env.items()
         if os.environ.get(name) != value
     ]
+    differing += [
+        f"{name} is {os.environ[name]}, but the policy needs it unset" for name in unwanted if name in os.environ
+    ]
     if differing:
         raise PolicyError(
             "torch is already imported and cannot see a changed environment: " + "; ".join(differing),
@@ -141,18 +190,13 @@ def check_environment(env: Mapping[str, str]) -> None:
 def detect_stack() -> dict[str, str]:
     """Versions of the installed parts of the stack that can be known without importing any of them."""
     versions: dict[str, str] = {}
-    for name, distributions in _DISTRIBUTIONS.items():
+    installed = installed_versions()
+    for name in _DISTRIBUTIONS:
         # A loaded module is what really runs, also from a source checkout that no package manager knows.
         loaded = getattr(sys.modules.get(_MODULES.get(name, "")), "__version__", None)
-        if isinstance(loaded, str):
-            versions[name] = loaded
-            continue
-        for distribution in distributions:
-            try:
-                versions[name] = importlib.metadata.version(distribution)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        version = loaded if isinstance(loaded, str) else installed.get(name)
+        if version is not None:
+            versions[name] = version
     return versions
 
 
@@ -181,7 +225,9 @@ def _detect_precision(config: object) -> str | None:
 
 def _parsed(config: object, fields: MegatronCoreFields) -> dict[str, Any]:
     """The values as they must stand in this object: parsed for Megatron's own classes, plain for others."""
-    values: dict[str, Any] = copy.deepcopy(fields.transformer)
+    values: dict[str, Any] = {
+        name: list(value) if isinstance(value, list) else value for name, value in fields.transformer.items()
+    }
     of_megatron = any(cls.__module__.startswith("megatron.") for cls in type(config).__mro__)
     if not of_megatron or "megatron.core" not in sys.modules:
         return values

@@ -9,13 +9,12 @@ Standard library only: this module runs inside foreign training containers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Release = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What a backend's library can carry; the default of every field is "no limit".
 
     A group is the ranks that exchange tokens: expert_parallel x expert_tensor_parallel.
@@ -61,8 +60,23 @@ class Limits:
     needs_rank_capacity: bool = False
 
 
-@dataclass(frozen=True)
-class Backend:
+class Call(NamedTuple):
+    """A call that Megatron-Core makes into a backend's library.
+
+    Attributes:
+        function: ``module:name.name``; of a method, ``self`` counts as a positional argument.
+        positional: How many arguments are given by position.
+        keywords: Arguments that are given by name.
+        since: First Megatron-Core release that calls it so.
+    """
+
+    function: str
+    positional: int = 0
+    keywords: tuple[str, ...] = ()
+    since: Release = (0, 16)
+
+
+class Backend(NamedTuple):
     """One way to bring tokens to their experts.
 
     Attributes:
@@ -70,6 +84,9 @@ class Backend:
         library: Its word in the stack (``deep_ep``, ...); None = torch's own collectives.
         imports: What Megatron-Core imports of it: (module, names).
         flag: Megatron-Core's own word, in ``fused_a2a``, on whether those imports worked.
+        extensions: Modules of compiled code that those imports load.
+        calls: What Megatron-Core calls of it.
+        compiles: Whether it compiles its kernels when it is first used, for which it needs CUDA's compiler.
         since: First Megatron-Core release that knows it.
         fields: Megatron-Core's further fields of it that are no setting: (field, first release, class default).
         limits: What it can carry.
@@ -80,9 +97,12 @@ class Backend:
     library: str | None = None
     imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
     flag: str | None = None
+    extensions: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    compiles: bool = False
     since: Release = (0, 16)
     fields: tuple[tuple[str, Release, bool | int | None], ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
     source: str = ""
 
     @property
@@ -90,6 +110,10 @@ class Backend:
         """Whether Megatron-Core builds it as the ``flex`` dispatcher: CUDA kernels that borrow SMs."""
         return self.library is not None
 
+
+_ASYNC = ("previous_event", "async_finish", "allocate_on_comm_stream")
+_COUNTS = ("num_tokens_per_rank", "num_tokens_per_rdma_rank", "is_token_in_rank", "num_tokens_per_expert")
+_EP_SIZES = ("max_tokens_per_rank", "recv_capacity_per_rank", "hidden_dim")
 
 _ROWS = (
     Backend("alltoall"),
@@ -99,6 +123,17 @@ _ROWS = (
         library="deep_ep",
         imports=(("deep_ep", ("Buffer",)), ("deep_ep.utils", ("EventHandle", "EventOverlap"))),
         flag="HAVE_DEEP_EP",
+        extensions=("deep_ep_cpp",),
+        calls=(
+            Call("deep_ep:Buffer", 3),
+            Call("deep_ep:Buffer.set_num_sms", 1),
+            Call("deep_ep:Buffer.get_dispatch_config", 1),
+            Call("deep_ep:Buffer.get_combine_config", 1),
+            Call("deep_ep:Buffer.get_dispatch_layout", 3, _ASYNC),
+            Call("deep_ep:Buffer.dispatch", 2, ("topk_idx", "topk_weights", *_COUNTS, *_ASYNC)),
+            Call("deep_ep:Buffer.dispatch", 2, ("handle", *_ASYNC)),
+            Call("deep_ep:Buffer.combine", 3, ("topk_weights", *_ASYNC)),
+        ),
         limits=Limits(
             min_group=2,
             group_sizes=(2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160),
@@ -116,6 +151,28 @@ _ROWS = (
         library="deep_ep",
         imports=(("deep_ep", ("HybridEPBuffer",)),),
         flag="HAVE_HYBRIDEP",
+        extensions=("deep_ep_cpp", "hybrid_ep_cpp"),
+        calls=(
+            Call(
+                "deep_ep:HybridEPBuffer",
+                0,
+                (
+                    "group", "hidden_dim", "max_num_of_tokens_per_rank", "num_local_experts", "use_fp8",
+                    "num_sms_dispatch_api", "num_sms_combine_api",
+                ),
+            ),
+            Call("deep_ep:HybridEPBuffer", 4, ("num_sms_preprocessing_api",), since=(0, 18)),
+            Call(
+                "deep_ep:HybridEPBuffer.dispatch_with_permute",
+                1,
+                (
+                    "hidden", "routing_map", "probs", "scaling_factor", "num_of_experts_per_rank", "pad_multiple",
+                    "num_permuted_tokens", "non_blocking",
+                ),
+            ),
+            Call("deep_ep:HybridEPBuffer.combine_with_unpermute", 1, ("hidden", "probs", "handle", "pad_multiple")),
+        ),
+        compiles=True,
         fields=(("moe_hybridep_pad_uneven_dispatch_inputs", (0, 19), False),),
         limits=Limits(
             whole_domains=True,
@@ -133,6 +190,17 @@ _ROWS = (
         library="transformer_engine",
         imports=(("transformer_engine.pytorch", ("ep",)),),
         flag="HAVE_TE_EP",
+        extensions=("transformer_engine_torch",),
+        calls=(
+            Call(
+                "transformer_engine.pytorch.ep:ep_bootstrap",
+                1,
+                ("num_experts", *_EP_SIZES, "max_num_sms", "zero_copy"),
+            ),
+            Call("transformer_engine.pytorch.ep:EpBuffer", 0, ("top_k", *_EP_SIZES, "num_local_experts", "alignment")),
+            Call("transformer_engine.pytorch.ep:ep_dispatch", 4, ("recv_tokens", "recv_topk_weights")),
+            Call("transformer_engine.pytorch.ep:ep_combine", 2, ("num_local_tokens", "grad_out")),
+        ),
         since=(0, 19),
         fields=(("moe_ncclep_static_shape", (0, 19), False), ("moe_ncclep_zero_copy", (0, 19), False)),
         limits=Limits(

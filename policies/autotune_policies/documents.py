@@ -9,8 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from autotune_policies.errors import PolicyFormatError
+
+if yaml.__with_libyaml__:
+    from yaml._yaml import CParser
+
+    class _Loader(Composer, CParser, SafeConstructor, Resolver):
+        """The safe loader on libyaml's scanner, which is ten times as fast.
+
+        Nodes are composed in Python all the same: there too deep a nesting is an error, in C it would be a crash.
+        """
+
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            Composer.__init__(self)
+            SafeConstructor.__init__(self)
+            Resolver.__init__(self)
+else:
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 Path = tuple[str | int, ...]
 
@@ -47,7 +67,7 @@ def read_document(text: str, name: str) -> Document:
     """
     lines: dict[Path, int] = {}
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return Document(name, None, {})
@@ -66,9 +86,7 @@ def read_document(text: str, name: str) -> Document:
     return Document(name, value, lines)
 
 
-def _locate(
-    loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]
-) -> None:
+def _locate(loader: _Loader, node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]) -> None:
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:  # an alias is the same node again; nested ones would multiply without bound
         line = node.start_mark.line + 1

@@ -4,7 +4,6 @@ A policy is a text file that travels between people. What is not listed here can
 never choose which code runs (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH``), where data goes or who is talked to.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 
@@ -64,6 +63,8 @@ def check_variable(name: str, value: object) -> str:
             where the variable counts something.
     """
     if name not in ALLOWED:
+        import difflib  # only a mistake needs it
+
         near = difflib.get_close_matches(name, ALLOWED, n=1, cutoff=0.8)
         hint = f"did you mean {near[0]}?" if near else "only listed tuning knobs can"
         raise PolicyError(f"variable {name!r} cannot be set by a policy", hint=hint)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from autotune_policies.errors import PolicyError
 from autotune_policies.policy import Policy
-from autotune_policies.surroundings import numa_words
+from autotune_policies.surroundings import numa_words, stale_variables
 
 POLICY_VARIABLE = "AUTOTUNE_POLICY"
 """Names the policy file to the program that runs under it."""
@@ -30,6 +30,10 @@ def execute(policy: Policy, path: str, command: list[str], say: Callable[[str], 
         if environment.get(name, value) != value:
             say(f"{name}: the policy's {value} replaces {environment[name]}")
         environment[name] = value
+    for name in stale_variables(policy.settings):
+        if name in environment:
+            say(f"{name}: unset, since dispatcher is {policy.settings['dispatcher']}")
+            del environment[name]
     environment[POLICY_VARIABLE] = str(Path(path).resolve())
     if "segment" in policy.launch:
         say(f"launch.segment={policy.launch['segment']} is for the scheduler, nothing is done about it here")
@@ -40,3 +44,8 @@ def execute(policy: Policy, path: str, command: list[str], say: Callable[[str], 
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is the point
     except OSError as error:
         raise PolicyError(f"cannot run {argv[0]!r}: {error.strerror}") from error
+
+
+def runs_under(path: str) -> bool:
+    """Whether this process runs under ``exec`` with the policy in that file, its launch settings in force."""
+    return os.environ.get(POLICY_VARIABLE) == str(Path(path).resolve())

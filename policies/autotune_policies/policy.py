@@ -3,9 +3,9 @@
 The YAML keys and their meaning are in ``schema/policy-v1.schema.json``.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -65,14 +65,15 @@ class Policy:
         stack: Mapping[str, str] | None = None,
         force: bool = False,
     ) -> Applied:
-        """Set the policy's fields on a TransformerConfig-like object, or nothing at all.
+        """Put the policy into a Megatron-Bridge ConfigContainer or a TransformerConfig-like object, or do nothing.
 
         What is not given is detected where it can be (``WORLD_SIZE``, flags and ``seq_length`` of the
         configuration, installed versions); what nobody knows is listed in ``Applied.unchecked``. Settings
-        that live in other objects are returned in ``Applied.elsewhere`` for the recipe to use.
+        that live in other objects are returned in ``Applied.elsewhere`` for the recipe to use. What a container
+        already says, in whatever words, stays as it is.
 
         Args:
-            config: Object whose attributes are set.
+            config: Object whose attributes are set; it counts as a container if it has ``model``, ``ddp``, ``train``.
             model: Model of this run, as the policy names it.
             cluster: Cluster of this run, as the policy names it.
             num_gpus: GPUs (ranks) of this run.
@@ -94,19 +95,29 @@ class Policy:
         return apply_policy(self.applies_to, self.settings, self.env, config, given, stack or {}, force=force)
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | os.PathLike[str]) -> Policy:
     """The policy in a YAML file.
 
     Raises:
         PolicyFormatError: not a policy v1; the message begins with file and line.
         OSError: the file cannot be read.
     """
-    data = Path(path).read_bytes()
+    return parse_policy(read_text(path), str(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file.
+
+    Raises:
+        PolicyFormatError: not UTF-8; the message begins with the file.
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PolicyFormatError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    return parse_policy(text, str(path))
 
 
 def parse_policy(text: str, name: str = "policy") -> Policy:

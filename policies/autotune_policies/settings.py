@@ -7,7 +7,6 @@ written for one release is in :mod:`autotune_policies.megatron_core`.
 Standard library only: this module runs inside foreign training containers.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -301,12 +300,12 @@ def check_value(name: str, value: object) -> Value:
 
 def model_parallel_ranks(settings: Mapping[str, object]) -> int:
     """Ranks of one model replica: tensor x pipeline x context parallel."""
-    product = 1
-    for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
-        value = settings.get(name, 1)
-        assert isinstance(value, int)
-        product *= value
-    return product
+    return _product(settings, "tensor_parallel", "pipeline_parallel", "context_parallel")
+
+
+def expert_group(settings: Mapping[str, object]) -> int:
+    """Ranks that exchange tokens with each other: expert x expert-tensor parallel."""
+    return _product(settings, "expert_parallel", "expert_tensor_parallel")
 
 
 def closest(name: str, legal: Iterable[str]) -> str:
@@ -314,8 +313,19 @@ def closest(name: str, legal: Iterable[str]) -> str:
     names = list(legal)
     if not names:
         return "there are none yet"
+    import difflib  # only a mistake needs it
+
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"legal: {', '.join(names)}"
+
+
+def _product(settings: Mapping[str, object], *names: str) -> int:
+    product = 1
+    for name in names:
+        value = settings.get(name, 1)
+        assert isinstance(value, int)
+        product *= value
+    return product
 
 
 def _legal(row: Setting) -> str | None:

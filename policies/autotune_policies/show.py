@@ -10,20 +10,21 @@ _TRUST = {
     "measured": "measured: these settings ran as asked",
     "replayed": "replayed: taken from a recorded table, not run here",
     "predicted": "PREDICTED: nobody has run these settings",
+    "imported": "imported: taken from a configuration, nothing was measured",
 }
 
 
 def policy_text(policy: Policy) -> str:
     """The whole policy as a table; where the fallback differs, its value stands beside."""
     blocks = [
-        _block(_TRUST[policy.evidence["kind"]], _evidence_rows(policy.evidence)),
-        _block("holds for", _condition_rows(policy.to_dict()["applies_to"])),
-        _block("settings", _settings_rows(policy)),
+        block(_TRUST[policy.evidence["kind"]], evidence_rows(policy.evidence)),
+        block("holds for", _condition_rows(policy.to_dict()["applies_to"])),
+        block("settings", _settings_rows(policy)),
     ]
     if policy.env:
-        blocks.append(_block("environment", policy.env))
+        blocks.append(block("environment", policy.env))
     if policy.launch:
-        blocks.append(_block("launcher", {name: _words(value) for name, value in policy.launch.items()}))
+        blocks.append(block("launcher", {name: words(value) for name, value in policy.launch.items()}))
     if policy.alternatives:
         count = len(policy.alternatives)
         blocks.append(f"{count} alternative{'s' if count > 1 else ''} in the file (--json prints them)")
@@ -39,7 +40,8 @@ def value_text(value: Value) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def _block(title: str, rows: Mapping[str, str]) -> str:
+def block(title: str, rows: Mapping[str, str]) -> str:
+    """A title and its rows, names aligned."""
     width = max(map(len, rows), default=0)
     return "\n".join([title, *(f"  {name:<{width}}  {text}".rstrip() for name, text in rows.items())])
 
@@ -61,7 +63,8 @@ def _condition_rows(applies_to: Mapping[str, object]) -> dict[str, str]:
     return rows | {name: describe(condition) for name, condition in stack.items()}
 
 
-def _evidence_rows(evidence: Mapping[str, object]) -> dict[str, str]:
+def evidence_rows(evidence: Mapping[str, object]) -> dict[str, str]:
+    """What is known of the run behind a policy, in words; what it does not say is absent."""
     rows: dict[str, str] = {}
     step_time = evidence.get("step_time_s")
     if isinstance(step_time, dict):
@@ -77,13 +80,25 @@ def _evidence_rows(evidence: Mapping[str, object]) -> dict[str, str]:
     memory = evidence.get("peak_memory_bytes")
     if isinstance(memory, int | float):
         rows["peak_memory_bytes"] = f"{memory} ({memory / 2**30:.2f} GiB)"
-    for name in ("device", "num_gpus", "routing", "study", "trial", "fingerprint", "created_at", "note"):
+    for name in (
+        "role",
+        "source",
+        "device",
+        "num_gpus",
+        "routing",
+        "study",
+        "trial",
+        "fingerprint",
+        "created_at",
+        "note",
+    ):
         if evidence.get(name) is not None:
-            rows[name] = _words(evidence[name])
+            rows[name] = words(evidence[name])
     return rows
 
 
-def _words(value: object) -> str:
+def words(value: object) -> str:
+    """Plain data on one line."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_words(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {words(item)}" for name, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,7 +1,37 @@
-"""Standard output that cannot be written to: closed, full, or without a reader."""
+"""What commands say: data on standard output, talk on standard error, and an output that cannot be written to."""
 
+import json
 import os
+import sys
 from typing import TextIO
+
+
+def put(text: str) -> None:
+    """Write data to standard output; to nowhere when the caller closed it."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+
+
+def say(line: str) -> None:
+    """Tell a person one line, on standard error."""
+    if sys.stderr is not None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def json_line(document: object) -> str:
+    """A document as exactly one line of JSON."""
+    return json.dumps(document) + "\n"
+
+
+def json_text(document: object) -> str:
+    """A document as JSON that people read too."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be read or written: ``x.yaml: No such file or directory``."""
+    return f"{error.filename}: {error.strerror}"
 
 
 def discard(stream: TextIO) -> None:

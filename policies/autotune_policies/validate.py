@@ -12,17 +12,19 @@ from autotune_policies.documents import Document
 from autotune_policies.environment import check_variable
 from autotune_policies.errors import PolicyError, PolicyFormatError
 from autotune_policies.settings import SETTINGS, check_value, closest
-from autotune_policies.surroundings import environment_of, launch_of
+from autotune_policies.surroundings import check_hybrid_ep, environment_of, launch_of
 
 SCHEMA = "autotune.policy/v1"
 KEYS = ("schema", "applies_to", "settings", "env", "launch", "evidence", "alternatives", "fallback")
-KINDS = ("measured", "replayed", "predicted")
+KINDS = ("measured", "replayed", "predicted", "imported")
 
 _OPTIONAL = ("alternatives", "fallback")
 _MEASUREMENT = (
     "study", "trial", "routing", "step_time_s", "tokens_per_s_per_gpu", "peak_memory_bytes", "fingerprint",
 )  # fmt: skip
 """Without these nobody can tell what was measured, so it is no measurement."""
+_NUMBERS = ("trial", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_bytes")
+"""What only a run, or a prediction of one, can know."""
 _POSITIVE = ("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_bytes", "num_gpus")
 
 Part = tuple[str | int, ...]
@@ -115,6 +117,11 @@ def _check_surroundings(root: dict[str, Any], fail: Fail) -> None:
             if found != value:
                 path = (key, name) if name in root[key] else (key,)
                 raise fail(path, f"{key}.{name} is {found!r}, but the settings ask for {value!r}")
+    try:
+        check_hybrid_ep(settings, root["env"])
+    except PolicyError as error:
+        name = error.message.split(" ", 1)[0]
+        raise fail(("env", name), f"env.{error.message}", error.hint) from error
 
 
 def _check_evidence(evidence: dict[str, Any], fail: Fail) -> None:
@@ -127,6 +134,12 @@ def _check_evidence(evidence: dict[str, Any], fail: Fail) -> None:
                 raise fail(("evidence",), f"evidence.kind is measured, but {name} is missing")
     if kind == "predicted" and evidence.get("trial") is not None:
         raise fail(("evidence", "trial"), "evidence.kind is predicted, but a trial is named")
+    if kind == "imported":
+        for name in _NUMBERS:
+            if evidence.get(name) is not None:
+                raise fail(
+                    ("evidence", name), f"evidence.kind is imported, but {name} is given", "nothing was measured"
+                )
     for name in _POSITIVE:
         if evidence.get(name) is not None:
             _check_positive(evidence[name], ("evidence", name), fail)
@@ -209,4 +222,5 @@ def _mapping(parent: dict[str, Any], path: tuple[str, ...], fail: Fail) -> dict[
 
 
 def _dotted(path: Part) -> str:
-    return ".".join(str(part) for part in path)
+    words = (str(part) for part in path)
+    return ".".join(word if word.isprintable() else ascii(word) for word in words)

@@ -14,7 +14,9 @@ import yaml
 import autotune_policies
 from autotune_policies.__main__ import main
 from autotune_policies.megatron_core import render
+from autotune_policies.megatron_lm import arguments_of
 from autotune_policies.policy import load_policy
+from autotune_policies.surroundings import HYBRID_EP_VARIABLES
 
 EXAMPLE_FILE = Path(__file__).parent / "example.yaml"
 EXAMPLE = str(EXAMPLE_FILE)
@@ -100,6 +102,68 @@ def test_render_env_is_shell_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "x").exists()
 
 
+def test_render_env_unsets_what_belongs_to_a_dispatcher_that_is_not_chosen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, err = run(capsys, "render", EXAMPLE, "--for", "env")
+    left = 'env | grep -c "HYBRID_EP\\|NVLINK_DOMAIN\\|MNNVL\\|PER_CHUNK\\|STAGES\\|IN_FLIGHT"'
+    before = dict.fromkeys(HYBRID_EP_VARIABLES, "1")
+    shell = subprocess.run(
+        ["bash", "-c", f"{left}; {out}{left}"], capture_output=True, text=True, check=False,
+        env={"PATH": os.environ["PATH"], **before},
+    )  # fmt: skip
+    assert shell.stdout == f"{len(HYBRID_EP_VARIABLES)}\n0\n"
+    assert "launch.segment" in err
+
+
+HYBRID_EP = {"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8", "NVLINK_DOMAIN_SIZE": "8", "USE_MNNVL": "0"}
+
+
+def test_render_env_of_hybridep_sets_its_whole_switch_and_unsets_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {**load_policy(EXAMPLE).settings, "dispatcher": "hybridep"}
+    _, out, _ = run(capsys, "render", changed(tmp_path, settings=settings, env=HYBRID_EP), "--for", "env")
+    assert out == "".join(f"export {name}={value}\n" for name, value in HYBRID_EP.items())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'eval "show $(cat words)"',
+        'eval "WORDS=($(cat words))"; show "${WORDS[@]}"',
+        'echo "show $(cat words)" > script; source ./script',
+    ],
+)
+def test_render_megatron_lm_gives_a_shell_exactly_its_words(
+    use: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(
+        capsys, "render", changed(tmp_path, launch={}), "--for", "megatron-lm", "--megatron-core", "0.18"
+    )
+    (tmp_path / "words").write_text(out, encoding="utf-8")
+    shell = subprocess.run(
+        ["bash", "-c", f"show() {{ printf '%s\\0' \"$@\"; }}; {use}"], capture_output=True, text=True, check=True,
+        cwd=tmp_path,
+    )  # fmt: skip
+    words = arguments_of(load_policy(EXAMPLE).settings, "0.18")
+    assert (status, shell.stdout.split("\0")[:-1]) == (0, words)
+    assert "Et|tt|tt|tL" in words
+    assert all(line.startswith("--") for line in out.splitlines())
+    assert err.startswith("its environment: policy render ")
+
+
+def test_render_megatron_lm_refuses_what_only_a_launcher_can_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("render", EXAMPLE, "--for", "megatron-lm", "--megatron-core", "0.18")
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (2, "")
+    assert err.startswith("error: launch.segment cannot be said on Megatron-LM's command line")
+    monkeypatch.setenv("AUTOTUNE_POLICY", EXAMPLE)
+    assert run(capsys, *argv)[0::2] == (0, "")
+
+
 def test_render_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "render", EXAMPLE, "--for", "json")
     policy = load_policy(EXAMPLE)
@@ -119,7 +183,7 @@ def test_render_megatron_core_has_the_fields_of_the_release(version: str, capsys
 def test_render_without_a_release_asks_for_one_where_none_is_installed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune_policies.__main__.detect_stack", dict)
+    monkeypatch.setattr("autotune_policies.commands.render.detect_stack", dict)
     status, out, err = run(capsys, "render", EXAMPLE, "--for", "megatron-core")
     assert (status, out) == (2, "")
     assert err == "error: no megatron-core is installed here\nhint: name the release: --megatron-core 0.19\n"
@@ -229,6 +293,15 @@ def test_exec_says_when_the_policy_replaces_a_variable(tmp_path: Path) -> None:
     done = execute(path, "--", "sh", "-c", "echo $NCCL_GRAPH_REGISTER", env={"NCCL_GRAPH_REGISTER": "1"})
     assert done.stdout == "0\n"
     assert done.stderr == "NCCL_GRAPH_REGISTER: the policy's 0 replaces 1\n"
+
+
+def test_exec_leaves_nothing_of_a_dispatcher_that_was_given_up(tmp_path: Path) -> None:
+    before = {**HYBRID_EP, "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API": "128"}
+    done = execute(changed(tmp_path, launch={}), "--", "env", env=before)
+    assert not [line for line in done.stdout.splitlines() if line.split("=")[0] in HYBRID_EP_VARIABLES]
+    assert done.stderr.splitlines() == [
+        f"{name}: unset, since dispatcher is deepep" for name in HYBRID_EP_VARIABLES if name in before
+    ]
 
 
 def test_exec_passes_arguments_and_the_exit_status_through_untouched(tmp_path: Path) -> None:

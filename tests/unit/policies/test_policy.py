@@ -150,6 +150,8 @@ WRONG = [
     ("env", {"OMP_NUM_THREADS": 4}, "OMP_NUM_THREADS=4 is not a text"),
     ("env", {"OMP_NUM_THREADS": "4\n5"}, "one line"),
     ("env", {"OMP_NUM_THREADS": ""}, "one line"),
+    ("env", {"USE_MNNVL": "0"}, "env.USE_MNNVL is for hybridep, but dispatcher is deepep"),
+    ("settings.dispatcher", "hybridep", "env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN is missing"),
     ("launch", {"shell": "rm"}, "unknown key 'shell'"),
     ("launch", {"numa_binding": True}, "launch.numa_binding is not a mapping"),
     ("launch", {"numa_binding": {"gpus_per_numa_node": 0}}, "is 0, but it is a whole number"),
@@ -225,6 +227,10 @@ def test_bounds_in_the_wrong_order_are_beyond_a_schema_but_not_beyond_us(path: s
         ("num_sms: 24", "num_smss: 24", "unknown setting 'num_smss'", "did you mean num_sms or num_sms_preprocessing?"),
         ("dispatcher: deepep", "dispatcher: depep", "dispatcher='depep' is not legal", "did you mean"),
         ("ep_overlap: true", "num_sms: 8", "key 'num_sms' stands twice, first in line 26", None),
+        (
+            'NCCL_GRAPH_REGISTER: "0"', 'NVLINK_DOMAIN_SIZE: "8"',
+            "env.NVLINK_DOMAIN_SIZE is for hybridep, but dispatcher is deepep", "remove the line",
+        ),
         ("created_at: ", "created_at: 2026-01-02 #", "evidence.created_at is a date", "quotes"),
         ("created_at: ", "created_at: 2026-99-02 #", "not readable as YAML", None),
         ("loss: 10.25", "loss: .nan", "evidence.loss is nan", "null = unknown"),
@@ -237,7 +243,7 @@ def test_bounds_in_the_wrong_order_are_beyond_a_schema_but_not_beyond_us(path: s
         ("launch:", "lunch:", "the policy has an unknown key 'lunch'", "did you mean launch?"),
         ("trial: 7", "trial: [&a 7, *a]", "anchors and aliases are not used", None),
     ],
-)
+)  # fmt: skip
 def test_the_line_is_named_and_the_closest_legal_name(old: str, new: str, message: str, hint: str | None) -> None:
     text = EXAMPLE.replace(old, new, 1)
     assert text != EXAMPLE

@@ -1,0 +1,123 @@
+"""A configuration as it was really used: an object, or the mapping of a saved file, read by dotted paths."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import yaml
+
+from autotune_policies.errors import PolicyFormatError
+
+
+class _Word:
+    """A value that no configuration holds."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+ABSENT = _Word("absent")
+"""Nothing stands at the path."""
+
+OPAQUE = _Word("an object that was saved without its content")
+"""Something stands there, but nobody can tell what it was."""
+
+
+class Resolved:
+    """A resolved configuration that is read the same way whatever form it has.
+
+    Args:
+        root: Object with attributes, or mapping; both may be nested in each other.
+    """
+
+    def __init__(self, root: object) -> None:
+        self.root = root
+
+    def get(self, path: str) -> Any:
+        """The plain value at a dotted path, such as ``model.num_moe_experts``; :data:`ABSENT` where there is none."""
+        return plain(self.raw(path))
+
+    def raw(self, path: str) -> Any:
+        """The value at a dotted path as it stands there."""
+        value: Any = self.root
+        for name in path.split("."):
+            value = value.get(name, ABSENT) if isinstance(value, Mapping) else getattr(value, name, ABSENT)
+            if value is ABSENT:
+                return ABSENT
+        return value
+
+    def target(self, path: str) -> str:
+        """Class name of what stands at a path, from the object or from its saved ``_target_``; empty = unknown."""
+        value = self.raw(path)
+        if isinstance(value, Mapping):
+            return str(value.get("_target_", ""))
+        return "" if value is None or value is ABSENT else type(value).__qualname__
+
+
+def plain(value: Any) -> Any:
+    """A value without the forms that objects and their YAML have: enums by name, tuples as lists.
+
+    An enum is saved as ``{_target_: module.Class, _args_: [2], _name_: attn}``; a parsed pipeline layout keeps what
+    it was built from.
+    """
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        if "_name_" in value:
+            return value["_name_"]
+        if "_target_" in value and not set(value) - {"_target_", "_call_"}:
+            return OPAQUE
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    source = getattr(value, "input_data", None)
+    return value if source is None else plain(source)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field of which something else is in force than a policy says.
+
+    Attributes:
+        field: Canonical setting, dotted path in the configuration, or variable.
+        wanted: Value that the policy says.
+        found: Value in force.
+        why: How it happens, where this is a known silent change; empty otherwise.
+        remedy: What to do about it; empty where nothing is known.
+    """
+
+    field: str
+    wanted: object
+    found: object
+    why: str = ""
+    remedy: str = ""
+
+
+def read_resolved(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The mapping in a saved configuration; unlike a policy it may repeat parts of itself by alias.
+
+    Raises:
+        PolicyFormatError: broken YAML, or no mapping; the message begins with the file, and the line where known.
+        OSError: the file cannot be read.
+    """
+    name = os.fspath(path)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read()
+    try:
+        document = yaml.load(text, Loader=yaml.SafeLoader)
+        plain(document)  # a part that contains itself has no plain form
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        raise PolicyFormatError(f"{where}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PolicyFormatError(f"{name}: not readable as YAML: {reason}") from error
+    if not isinstance(document, Mapping):
+        raise PolicyFormatError(f"{name}: a configuration is a mapping", hint="logger.save_config_filepath saves one")
+    return document
