@@ -9,10 +9,13 @@ Every event has ``event`` and ``time_s`` (Unix time). Further fields:
 
     started   pid
     imported  rss_bytes (resident memory before anything is allocated)
-    built     resolved (see below; only rank 0 carries it), build_s
-    step      step (from 1), step_time_s; on rank 0 also loss, grad_norm, tokens; on the others it is the heartbeat
-    finished  steps, peak_memory_bytes, peak_memory_kind
-              (``rss_over_imports`` on a CPU: peak resident memory minus that after imports; ``cuda_allocated``)
+    built     resolved (see below; only one rank carries it), build_s; claim (every rank's own, see claims.py)
+    step      step (from 1), step_time_s; on one rank also loss, grad_norm, tokens; on the others it is the heartbeat
+    alive     (a sign of life of a rank that has nothing else to say)
+    finished  steps, peak_memory_bytes, peak_memory_kind (``rss_over_imports`` on a CPU: peak resident memory minus
+              that after imports; ``cuda_allocated``; ``log_lines``; ``rss`` of a command's processes on a CPU; null and
+              ``not_said`` where a command's rank printed none); resolved, where more is known at the end; claim, as it is
+              at the end
     failed    kind (rejected: the configuration was refused at build | out_of_memory | numerics | exception), error
               (class name), message
 
@@ -21,7 +24,9 @@ Every event has ``event`` and ``time_s`` (Unix time). Further fields:
     {"settings": {canonical name: value in force}, "dispatcher_class", "schedule", "stages": [[...] per rank and chunk],
      "megatron_core", "torch", "versions": {...}, "world_size", "num_parameters"}
 
-Rank 0 gathers step losses from the last pipeline stage, so its events alone describe the run.
+In a native or bridge trial rank 0 gathers step losses from the last pipeline stage, so its events alone describe the
+run. In a command trial the rank that prints the step lines writes steps, and the one that shows the settings writes
+``resolved``.
 """
 
 import json

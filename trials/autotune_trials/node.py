@@ -8,7 +8,7 @@ Ranks are started on the calling thread, which must outlive them: the kernel tie
 
 import os
 import socket
-import sys
+import statistics
 import tempfile
 import threading
 import time
@@ -22,9 +22,13 @@ from autotune_policies.errors import PolicyError
 from autotune_policies.surroundings import numa_words
 from autotune_trials.caches import cache_variables, forget_stale_locks
 from autotune_trials.checkout import import_path
+from autotune_trials.claims import Claim, merged
 from autotune_trials.events import EVENTS_VARIABLE, EventReader, StepRecord, step_record
+from autotune_trials.health import HealthSampler, visible_gpus
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor, describe_exit, kill_family, spawn
+from autotune_trials.programs import rank_argv
 from autotune_trials.spec import TrialSpec
+from autotune_trials.stacks import STACKS_VARIABLE, collect
 from autotune_trials.status import NodeStatus, RankStatus, Why
 
 SCRATCH_VARIABLE = "AUTOTUNE_SCRATCH"
@@ -36,8 +40,9 @@ _WATCH_INTERVAL_S = 0.05
 class _Rank:
     """One rank as the watcher sees it."""
 
-    def __init__(self, rank: int, process: Popen[bytes], events: Path) -> None:
+    def __init__(self, rank: int, process: Popen[bytes], events: Path, stacks: Path) -> None:
         self.rank = rank
+        self.stacks = stacks
         self.process = process
         self.reader = EventReader(events)
         self.heard_s = time.monotonic()
@@ -46,11 +51,18 @@ class _Rank:
         self.last_step = 0
         self.peak_memory_bytes: int | None = None
         self.failure: dict[str, str] | None = None
+        self.num_events = 0
+        self.own_step_times_s: list[float] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Remember what belongs to the rank itself."""
+        self.num_events += 1
+        if event["event"] == "alive":
+            return
         self.last_event = event["event"]
         self.last_step = _whole(event.get("step")) or self.last_step
+        if isinstance(own_s := event.get("own_time_s", event.get("step_time_s")), float):
+            self.own_step_times_s.append(own_s)
         if self.last_event == "finished":
             self.peak_memory_bytes = _whole(event.get("peak_memory_bytes"))
         elif self.last_event == "failed":
@@ -59,8 +71,12 @@ class _Rank:
     def status(self) -> RankStatus:
         return RankStatus(
             self.rank, self.process.returncode, self.killed, self.last_event, self.last_step,
-            self.peak_memory_bytes, self.failure,
+            self.peak_memory_bytes, self.failure, self.num_events, self._median_step_time_s(),
         )  # fmt: skip
+
+    def _median_step_time_s(self) -> float | None:
+        later = self.own_step_times_s[1:] if self.process.returncode is not None else []
+        return statistics.median(later) if later else None
 
 
 class NodeRanks:
@@ -71,10 +87,11 @@ class NodeRanks:
         node_rank: Index of this node within the gang; decides the global ranks.
         work_dir: Folder on this node for specification, events and logs; made if missing.
         master: Address and port of rank 0's rendezvous.
-        argv: Program of a rank; default: the native trial program on the specification.
+        argv: Program of a rank; default: the specification's own trial program.
         fence_s: Kill everything when nobody called :meth:`poll` for so long; None = never. It stops an
             isolated node from running on while its trial is run again elsewhere.
         fingerprint: Key of the compile caches in node-local scratch; None = the libraries' own places.
+        nvml: Binding to watch the GPUs with; None = the installed one, for a gang that runs on GPUs.
     """
 
     def __init__(
@@ -87,6 +104,7 @@ class NodeRanks:
         argv: Sequence[str] | None = None,
         fence_s: float | None = None,
         fingerprint: str | None = None,
+        nvml: Any = None,
     ) -> None:
         self._spec = spec
         self._node_rank = node_rank
@@ -102,6 +120,13 @@ class NodeRanks:
         self._janitor: Janitor | None = None
         self._new_steps: list[StepRecord] = []
         self._new_resolved: dict[str, Any] | None = None
+        self._new_claims: list[Claim] = []
+        self._new_stacks: dict[int, str] = {}
+        self._health: dict[str, Any] | None = None
+        self._sampler: HealthSampler | None = None
+        if nvml is not None or spec.gang.device == "cuda":
+            gpus = visible_gpus(spec.gang.ranks_per_node)
+            self._sampler = HealthSampler(gpus, f"{FAMILY_VARIABLE}={self._marker}", nvml=nvml)
         self._why: Why | None = None
         self._message = ""
         self._started_s = self._ended_s = self._asked_s = time.monotonic()
@@ -120,28 +145,37 @@ class NodeRanks:
             extensions = cache_variables(scratch(), self._fingerprint).get("TORCH_EXTENSIONS_DIR")
             if extensions is not None:
                 forget_stale_locks(Path(extensions))
-        native = [sys.executable, "-m", "autotune_trials.native", "--spec", str(document)]
+        argv = self._argv or rank_argv(self._spec.program, document)
         self._started_s = self._asked_s = time.monotonic()
         self._janitor = Janitor(self._marker)
         try:
             for local_rank in range(self._spec.gang.ranks_per_node):
-                self._start_rank(local_rank, self._argv or native)
+                self._start_rank(local_rank, argv)
         except BaseException:
             self.kill()
             raise
+        if self._sampler is not None:
+            self._sampler.start()
         threading.Thread(target=self._watch, name="rank-watcher", daemon=True).start()
 
     def poll(self) -> NodeStatus:
-        """How things stand, with what rank 0 reported since the last call; also the caller's sign of life."""
+        """How things stand, with the steps that were reported since the last call; also the caller's sign of life."""
         with self._lock:
             self._asked_s = time.monotonic()
             self._look()
+            self._sum_up_health()
             status = self._status()
-            self._new_steps, self._new_resolved = [], None
+            self._new_steps, self._new_resolved, self._new_claims = [], None, []
+            self._new_stacks, self._health = {}, None
             return status
 
-    def kill(self, why: Why = "cancelled", message: str = "cancelled") -> bool:
+    def kill(self, why: Why = "cancelled", message: str = "cancelled", *, stacks: bool = False) -> bool:
         """Kill every rank and all its descendants, and reap; harmless when nothing lives any more.
+
+        Args:
+            why: Reason, unless the ranks are dying for another one already.
+            message: One line for people that belongs to it.
+            stacks: Whether to keep what every living rank is doing at this moment.
 
         Returns:
             Whether nothing of the gang is left on this node.
@@ -153,6 +187,10 @@ class NodeRanks:
                 self._why, self._message = why, message
             for rank in alive:
                 rank.killed = True
+        if stacks and alive:
+            found = collect({rank.rank: (rank.process.pid, rank.stacks) for rank in alive})
+            with self._lock:
+                self._new_stacks |= found
         self._done.set()
         gone = kill_family(self._marker, [rank.process for rank in self._ranks])
         if gone and self._janitor is not None:
@@ -174,7 +212,8 @@ class NodeRanks:
     def _start_rank(self, local_rank: int, argv: Sequence[str]) -> None:
         rank = self._node_rank * self._spec.gang.ranks_per_node + local_rank
         events = self._file(rank, "events.jsonl")
-        events.unlink(missing_ok=True)
+        for old in (events, self._file(rank, "stacks")):
+            old.unlink(missing_ok=True)
         env = self._environment(rank, local_rank, events)
         binding = self._spec.settings.get("gpus_per_numa_node")
         try:
@@ -183,7 +222,7 @@ class NodeRanks:
             raise OSError(error.message) from error
         with self._file(rank, "log").open("wb") as log:
             process = spawn([*words, *argv], env, stdout=log, stderr=log)
-        self._ranks.append(_Rank(rank, process, events))
+        self._ranks.append(_Rank(rank, process, events, self._file(rank, "stacks")))
 
     def _environment(self, rank: int, local_rank: int, events: Path) -> dict[str, str]:
         """All variables of one rank, complete before its first import."""
@@ -203,6 +242,7 @@ class NodeRanks:
             "MASTER_ADDR": self._master[0],
             "MASTER_PORT": str(self._master[1]),
             EVENTS_VARIABLE: str(events),
+            STACKS_VARIABLE: str(self._file(rank, "stacks")),
             FAMILY_VARIABLE: self._marker,
         }
         return env
@@ -215,7 +255,7 @@ class NodeRanks:
                 if verdict is None and self._status().ended:
                     return
             if verdict is not None:
-                self.kill(*verdict)
+                self.kill(*verdict, stacks=verdict[0] in ("deadline", "stall"))
 
     def _look(self) -> None:
         """Read new events and exit codes. Exit codes first, so that a dead rank's last words are all read."""
@@ -227,12 +267,13 @@ class NodeRanks:
             for event in rank.reader.read():
                 rank.heard_s = now_s
                 rank.take(event)
-                if rank.rank == 0:
-                    record = step_record(event) if event["event"] == "step" else None
-                    if record is not None:
-                        self._new_steps.append(record)
-                    if isinstance(event.get("resolved"), dict):
-                        self._new_resolved = event["resolved"]
+                record = step_record(event) if event["event"] == "step" else None
+                if record is not None:
+                    self._new_steps.append(record)
+                if isinstance(event.get("resolved"), dict):
+                    self._new_resolved = event["resolved"]
+                if isinstance(event.get("claim"), dict):
+                    self._new_claims.append(Claim((rank.rank,), event["claim"]))
 
     def _verdict(self) -> tuple[Why, str] | None:
         """Why the ranks must die now, if they must."""
@@ -257,11 +298,18 @@ class NodeRanks:
             ranks=tuple(rank.status() for rank in self._ranks),
             steps=tuple(self._new_steps),
             resolved=self._new_resolved,
+            claims=merged(self._new_claims),
+            stacks=self._new_stacks,
+            health=self._health,
             ended=all(rank.process.returncode is not None for rank in self._ranks),
             why=self._why,
             message=self._message,
             lifetime_s=self._ended_s - self._started_s,
         )
+
+    def _sum_up_health(self) -> None:
+        if self._sampler is not None and all(rank.process.returncode is not None for rank in self._ranks):
+            self._health, self._sampler = self._sampler.stop(), None
 
     def _file(self, rank: int, suffix: str) -> Path:
         return self._work_dir / f"rank-{rank}.{suffix}"

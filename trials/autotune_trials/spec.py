@@ -13,6 +13,7 @@ from autotune_policies.errors import PolicyError
 from autotune_policies.settings import Settings, closest, resolve
 from autotune_trials.bounds import Complaint, impossible_shape, number_out_of_range
 from autotune_trials.model_shape import ModelShape as ModelShape
+from autotune_trials.programs import PROGRAMS, CommandSpec, RecipeSpec, command_flaws, recipe_flaws
 
 SCHEMA = "autotune.trial/v1"
 
@@ -103,7 +104,9 @@ class TrialSpec:
         env: Variables set before the first torch import, on every rank.
         deadline_s: The whole gang is killed when it is still alive this many seconds after its start.
         stall_s: A rank that reports nothing for so long (no import, build or step done) is hanging.
-        program: Which trial program runs it.
+        program: Which trial program runs it: ``native``, ``bridge`` or ``command``.
+        recipe: What a bridge trial runs; None for the others.
+        command: What a command trial runs; None for the others.
         schema: Version of this document.
     """
 
@@ -117,6 +120,8 @@ class TrialSpec:
     deadline_s: float = 600.0
     stall_s: float = 180.0
     program: str = "native"
+    recipe: RecipeSpec | None = None
+    command: CommandSpec | None = None
     schema: str = SCHEMA
 
     def to_json(self) -> str:
@@ -153,7 +158,16 @@ def spec_from(raw: Mapping[str, Any]) -> TrialSpec:
         values["settings"] = resolve(_mapping(raw, "settings"))
     except PolicyError as error:
         raise SpecError(f"settings: {error}") from error
-    return _build(TrialSpec, values, "trial specification")
+    for name, read in (("recipe", recipe_from), ("command", command_from)):
+        values[name] = None if raw.get(name) is None else read(_mapping(raw, name))
+    spec = _build(TrialSpec, values, "trial specification")
+    if spec.program not in PROGRAMS:
+        raise SpecError(f"program={spec.program!r} is not known; {closest(spec.program, PROGRAMS)}")
+    for name in ("recipe", "command"):
+        needed = {"recipe": "bridge", "command": "command"}[name] == spec.program
+        if needed == (getattr(spec, name) is None):
+            raise SpecError(f"field {name!r} {'is missing' if needed else 'does not belong'}: program={spec.program}")
+    return spec
 
 
 def model_from(raw: Mapping[str, Any]) -> ModelShape:
@@ -176,6 +190,34 @@ def contract_from(raw: Mapping[str, Any]) -> Contract:
     contract = _build(Contract, values, "contract")
     _complain(number_out_of_range(vars(contract)), "contract")
     return contract
+
+
+def recipe_from(raw: Mapping[str, Any]) -> RecipeSpec:
+    """A RecipeSpec from a plain dictionary.
+
+    Raises:
+        SpecError: an unknown or missing field, no MODULE:FUNCTION, or an override that is no KEY=VALUE.
+    """
+    recipe = _build(RecipeSpec, {**raw, "overrides": _words(raw.get("overrides", ()), "overrides")}, "recipe")
+    _complain(recipe_flaws(recipe), "recipe")
+    return recipe
+
+
+def command_from(raw: Mapping[str, Any]) -> CommandSpec:
+    """A CommandSpec from a plain dictionary.
+
+    Raises:
+        SpecError: an unknown or missing field, no word at all, or a placeholder that nobody fills.
+    """
+    command = _build(CommandSpec, {**raw, "words": _words(raw.get("words", ()), "words")}, "command")
+    _complain(command_flaws(command), "command")
+    return command
+
+
+def _words(raw: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(raw, list | tuple) or not all(isinstance(word, str) for word in raw):
+        raise SpecError(f"{name}={raw!r} must be a list of texts", path=(name,))
+    return tuple(raw)
 
 
 def _model(raw: Mapping[str, Any]) -> ModelShape:

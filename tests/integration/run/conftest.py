@@ -34,7 +34,7 @@ class Command:
         return self.home.parent / f"{self.mark}.stderr"
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        paths = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "policies"))
+        paths = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "policies", "tests/support"))
         environment = {**os.environ, "AUTOTUNE_HOME": str(self.home), _MARKER: self.mark, "PYTHONPATH": paths}
         with self._talk_file.open("w", encoding="utf-8") as talk:
             return subprocess.Popen(

@@ -9,15 +9,15 @@ import argparse
 import gc
 import importlib.metadata
 import os
-import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from autotune_trials.ending import fail, leave
 from autotune_trials.events import EventWriter
 from autotune_trials.native import refusal
-from autotune_trials.native.failures import kind_of, one_line
+from autotune_trials.native.failures import kind_of
 from autotune_trials.spec import SpecError, TrialSpec
+from autotune_trials.stacks import register
 
 
 def main() -> NoReturn:
@@ -27,6 +27,7 @@ def main() -> NoReturn:
     )
     parser.add_argument("--spec", type=Path, required=True, help="trial specification (JSON)")
     path = parser.parse_args().spec
+    register()
     events = EventWriter()
     events.write("started", pid=os.getpid())
     try:
@@ -40,26 +41,10 @@ def main() -> NoReturn:
 
         run(spec, events)
     except (SpecError, refusal.Rejected) as error:
-        _fail(events, "rejected", error)
+        fail(events, "rejected", error)
     except BaseException as error:
-        _fail(events, kind_of(error), error)
-    _exit(0)
-
-
-def _fail(events: EventWriter, kind: str, error: BaseException) -> NoReturn:
-    message = one_line(error)
-    events.write("failed", kind=kind, error=type(error).__name__, message=message)
-    if kind == "rejected":
-        print(f"rejected: {message}", file=sys.stderr)  # noqa: T201 - the rank's log
-    else:
-        traceback.print_exception(error)
-    _exit(2 if kind == "rejected" else 1)
-
-
-def _exit(status: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        fail(events, kind_of(error), error)
+    leave(0)
 
 
 if __name__ == "__main__":

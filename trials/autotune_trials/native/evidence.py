@@ -47,10 +47,19 @@ def resolved(built: Built, schedule: Callable[..., Any], asked: Settings) -> dic
     }
 
 
+def config_of(chunk: Any) -> Any:
+    """The configuration that the decoder of a model chunk holds; a vision model has its decoder inside."""
+    return _language_model(unwrap_model(chunk)).config
+
+
+def _language_model(model: Any) -> Any:
+    return getattr(model, "language_model", None) or model
+
+
 def _settings(built: Built, layers: list[Any], stages: list[list[str]], asked: Settings) -> Settings:
     """Canonical settings: the configuration that the model holds, corrected by the objects themselves."""
     chunk = built.chunks[0]
-    settings = read_back(chunk.config, built.release)
+    settings = read_back(config_of(chunk), built.release)
     settings |= surroundings(asked, os.environ)
     settings |= {
         "micro_batch_size": built.micro_batch_size,
@@ -101,7 +110,7 @@ def _dispatcher_class(layer: Any) -> str:
 def _recompute(built: Built, settings: Settings) -> Settings:
     """Selective recomputation as the layers will do it; full recomputation is the block's, from its configuration."""
     if settings["recompute_granularity"] != "selective":
-        return {}
+        return {"recompute_modules": []}  # whatever names the configuration holds, nobody looks at them
     found: set[str] = set()
     for layer in _layers(built):
         attention, mlp = layer.self_attention, layer.mlp
@@ -133,7 +142,7 @@ def _can_show(built: Built, module: str) -> bool:
 
 def _stages(built: Built) -> list[list[str]]:
     """The built stages in the layout grammar: one list per pipeline rank, one text per model chunk."""
-    own = [_stage_text(chunk) for chunk in unwrap_model(built.chunks)]
+    own = [_stage_text(_language_model(chunk)) for chunk in unwrap_model(built.chunks)]
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, (parallel_state.get_pipeline_model_parallel_rank(), own))
     by_rank = dict(everyone)
@@ -189,7 +198,10 @@ def _optimizers(built: Built) -> list[Any]:
 
 def _layers(built: Built) -> Iterator[Any]:
     for chunk in unwrap_model(built.chunks):
-        yield from chunk.decoder.layers
+        for layer in _language_model(chunk).decoder.layers:
+            # A hybrid model also has layers of a single block.
+            if hasattr(layer, "self_attention") and hasattr(layer, "mlp"):
+                yield layer
 
 
 def _moe_layers(built: Built) -> Iterator[Any]:

@@ -28,7 +28,7 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
     """
     world_size, rank, local_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
     release = importlib.metadata.version("megatron-core")
-    _import_megatron(spec)
+    import_megatron(spec)
     gc.freeze()
     gc.enable()
     memory = PeakMemory(spec.gang.device)
@@ -37,14 +37,22 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
     _join(spec, rank, world_size, local_rank)
     start = time.perf_counter()
     from autotune_trials.native import evidence
+    from autotune_trials.native.claim import claim
+    from autotune_trials.native.graphs import Replays
     from autotune_trials.native.loop import Trainer
     from autotune_trials.native.model import build
 
-    with _refused_by_megatron():
+    with refused_by_megatron():
         built = build(spec, release)
     trainer = Trainer(spec, built)
+    replays = Replays()
     resolved = evidence.resolved(built, trainer.schedule, spec.settings)
-    events.write("built", build_s=time.perf_counter() - start, **({"resolved": resolved} if rank == 0 else {}))
+    events.write(
+        "built",
+        build_s=time.perf_counter() - start,
+        claim=claim(resolved, spec.env, built.chunks, None),
+        **({"resolved": resolved} if rank == 0 else {}),
+    )
 
     for step in trainer.steps():
         if rank == 0:
@@ -53,6 +61,7 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
                 "step",
                 step=record.step,
                 step_time_s=record.step_time_s,
+                own_time_s=step.own_time_s,
                 loss=record.loss,
                 grad_norm=record.grad_norm,
                 tokens=record.tokens,
@@ -66,10 +75,11 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
         steps=spec.contract.steps,
         peak_memory_bytes=memory.peak_bytes(),
         peak_memory_kind=memory.kind,
+        claim=claim(resolved, spec.env, built.chunks, replays),
     )
 
 
-def _import_megatron(spec: TrialSpec) -> None:
+def import_megatron(spec: TrialSpec) -> None:
     """Load everything that a trial needs, so that later memory is the trial's own."""
     if spec.gang.device == "cuda":
         _import_program()
@@ -103,7 +113,7 @@ def _join(spec: TrialSpec, rank: int, world_size: int, local_rank: int) -> None:
 
 
 @contextmanager
-def _refused_by_megatron() -> Iterator[None]:
+def refused_by_megatron() -> Iterator[None]:
     """Turn what Megatron says while it checks and builds a configuration into a rejection.
 
     Memory and network failures keep their own class.

@@ -1,0 +1,95 @@
+"""What NVML and device files say of a node, and what that means."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autotune_trials.preflight import nvml
+from autotune_trials.preflight.devices import gpu_findings, network_findings
+from autotune_trials.preflight.nvml import Gpu, read_gpus
+from tests.support.planted import H100, Planted
+
+FABRIC = {"clusterUuid": [7] * 16, "status": 0, "cliqueId": 3, "state": 3, "healthSummary": 1}
+Plant = Callable[..., None]
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Gives this process an NVML of our own."""
+
+    def make(gpus: list[dict[str, object]] | None) -> None:
+        Planted(tmp_path, gpus)
+        scope: dict[str, object] = {}
+        exec(compile((tmp_path / "pynvml.py").read_text(), "pynvml.py", "exec"), scope)  # noqa: S102 - our own text
+        module = type("Module", (), {name: staticmethod(v) if callable(v) else v for name, v in scope.items()})
+        monkeypatch.setattr(nvml.importlib, "import_module", {"pynvml": module}.__getitem__)
+
+    return make
+
+
+def test_a_plain_gpu_is_read_and_unsupported_readings_are_unknown(plant: Plant) -> None:
+    plant([H100])
+    assert read_gpus() == (
+        Gpu(0, "NVIDIA H100", "GPU-1", (9, 0), False, 0, nvlinks_active=18, nvlinks=18, fabric_state=None),
+    )
+    assert [(found.name, found.state, found.says) for found in gpu_findings(read_gpus())] == [
+        ("gpus", "ok", "1 x NVIDIA H100, 18 NVLinks each")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "state", "says"),
+    [
+        ({"mig": (1, 1)}, "mig", "fail", "GPU 0 is divided into instances"),
+        ({"links": [1] * 15 + [0] * 3}, "nvlink", "warn", "3 of 18 NVLinks of GPU 0 are down"),
+        ({"links": [0] * 18}, "nvlink", "fail", "18 of 18 NVLinks of GPU 0 are down"),
+        ({"ecc": 2}, "ecc", "warn", "GPU 0 has 2 uncorrected memory errors"),
+        ({"pids": [11, 12]}, "neighbours", "warn", "GPU 0 is used by other processes: 11, 12"),
+        ({"fabric": {**FABRIC, "state": 2}}, "fabric", "fail", "GPU 0 has not joined the NVLink fabric yet"),
+        ({"fabric": {**FABRIC, "healthSummary": 2}}, "fabric", "warn", "the NVLink fabric of GPU 0 says"),
+        ({"fabric": {**FABRIC, "status": 15}}, "fabric", "warn", "the NVLink fabric of GPU 0 says"),
+    ],
+)
+def test_trouble_of_one_gpu(plant: Plant, change: dict[str, object], name: str, state: str, says: str) -> None:
+    plant([{**H100, **change}])
+    [found] = gpu_findings(read_gpus())
+    assert (found.name, found.state) == (name, state)
+    assert found.says.startswith(says)
+    assert found.fix
+
+
+def test_gpus_that_cannot_reach_each_other(plant: Plant) -> None:
+    plant([{**H100, "p2p": {1: 5}}, {**H100, "p2p": {0: 5}}, {**H100, "p2p": {}}])
+    [found] = gpu_findings(read_gpus())
+    assert (found.name, found.state) == ("p2p", "fail")
+    assert found.says == "no NVLink path between 1 pairs of GPUs: 0 and 1"
+
+
+def test_the_domain_of_the_fabric(plant: Plant) -> None:
+    plant([{**H100, "fabric": FABRIC}, {**H100, "fabric": FABRIC}])
+    assert {gpu.fabric_domain for gpu in read_gpus()} == {"07" * 16 + ".3"}
+    plant([{**H100, "fabric": FABRIC}, {**H100, "fabric": {**FABRIC, "cliqueId": 4}}])
+    [found] = gpu_findings(read_gpus())
+    assert (found.name, found.state) == ("fabric", "fail")
+    plant([{**H100, "fabric": {**FABRIC, "clusterUuid": [0] * 16}}])
+    assert read_gpus()[0].fabric_domain is None
+
+
+def test_no_driver_and_no_gpu_are_unknown_and_no_failure(plant: Plant) -> None:
+    for gpus in (None, []):
+        plant(gpus)
+        assert [found.state for found in gpu_findings(read_gpus())] == ["unknown"]
+
+
+def test_device_files(tmp_path: Path) -> None:
+    assert {found.name: found.state for found in network_findings(tmp_path)} == dict.fromkeys(
+        ("infiniband", "gdrcopy", "imex"), "warn"
+    )
+    for name in ("sys/class/infiniband/mlx5_0", "dev/infiniband", "dev/nvidia-caps-imex-channels"):
+        (tmp_path / name).mkdir(parents=True)
+    [adapters, *_] = network_findings(tmp_path)
+    assert (adapters.state, "no /dev/infiniband/uverbs" in adapters.says) == ("warn", True)
+    for name in ("dev/infiniband/uverbs0", "dev/gdrdrv", "dev/nvidia-caps-imex-channels/channel0"):
+        (tmp_path / name).touch()
+    assert [(found.state, found.fix) for found in network_findings(tmp_path)] == [("ok", "")] * 3

@@ -1,0 +1,1 @@
+"""The command trial program: anybody's launcher, whose output has Megatron's log lines."""

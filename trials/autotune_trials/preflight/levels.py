@@ -1,0 +1,204 @@
+"""The levels that a dispatcher passes inside its own process, cheap ones first; the first failure ends it.
+
+=========== =============================================================================================
+installed   whose package it is, and whether its shared objects are for this machine; nothing is imported
+import      the imports of Megatron-Core, and its own word on them
+signatures  whether the library takes the calls that Megatron-Core makes
+binary      whether its kernels were built for these GPUs
+devices     NVLink, fabric, peer access, MIG, memory errors, neighbours
+network     InfiniBand, GDRCopy, IMEX
+compiler    CUDA's compiler, where kernels are compiled at first use
+exchange    a tiny dispatch and combine on GPUs, in processes of its own (:mod:`.exchange`)
+=========== =============================================================================================
+"""
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from autotune_policies.backends import Backend, Release
+from autotune_trials.preflight import devices, elf, nvml
+from autotune_trials.preflight.calls import refusals
+from autotune_trials.preflight.providers import V2, Provider, provider_of
+
+Notes = list[str]
+"""What a level could not find out, or what is worth knowing although it passed."""
+
+_COMPILER_TIMEOUT_S = 30.0
+_FUSED_A2A = "megatron.core.transformer.moe.fused_a2a"
+
+
+class UnusableError(Exception):
+    """A level failed for a reason of its own rather than by an exception of the library's.
+
+    Attributes:
+        error: Kind of failure, one word.
+    """
+
+    def __init__(self, error: str, reason: str) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
+def pass_levels(backend: Backend, reached: Callable[[str], None]) -> Notes:
+    """Take a dispatcher through its levels, in this process.
+
+    Args:
+        backend: The dispatcher.
+        reached: Called with the name of each level before it begins.
+
+    Returns:
+        What is worth knowing of levels that were passed.
+
+    Raises:
+        BaseException: whatever the library raises, or :class:`UnusableError`.
+    """
+    notes: Notes = []
+    for name, level in (_LEVELS if backend.flex else _COLLECTIVE).items():
+        reached(name)
+        notes += [f"{name}: {note}" for note in level(backend)]
+    return notes
+
+
+def provider(backend: Backend) -> Provider | None:
+    """Whose package a dispatcher would load here; None when there is none."""
+    return provider_of(backend.imports[0][0].partition(".")[0], backend.extensions) if backend.imports else None
+
+
+def _installed(backend: Backend) -> Notes:
+    whose = provider(backend)
+    top = backend.imports[0][0].partition(".")[0]
+    if whose is None:
+        raise ModuleNotFoundError(f"No module named {top!r}")
+    if not whose.file:
+        raise ModuleNotFoundError(f"{top!r} is a folder without code")
+    for library in whose.libraries:
+        try:
+            built_for = elf.machine(Path(library))
+        except (OSError, ValueError) as error:
+            raise UnusableError("BrokenLibrary", str(error)) from error
+        if built_for != platform.machine():
+            raise UnusableError(
+                "WrongMachine", f"{library} is for {built_for}, but this machine is {platform.machine()}"
+            )
+    return []
+
+
+def _import(backend: Backend) -> Notes:
+    importlib.import_module("torch")  # its libraries must be loaded before an extension that links to them
+    for name, attributes in backend.imports:
+        module = __import__(name, fromlist=attributes)  # what `from name import attributes` does first
+        for attribute in attributes:
+            if not hasattr(module, attribute):
+                whose = provider(backend)
+                second = f"; {V2} is installed, which Megatron-Core does not take" if whose and whose.name == V2 else ""
+                raise ImportError(f"cannot import name {attribute!r} from {name!r}{second}")
+    if importlib.util.find_spec("megatron") is not None:
+        flag = getattr(importlib.import_module(_FUSED_A2A), str(backend.flag), None)
+        if not flag:
+            why = "has no support for it" if flag is None else f"says {backend.flag} = {flag}"
+            raise ImportError(f"{backend.name} can be imported, but this megatron-core {why}")
+    return []
+
+
+def _signatures(backend: Backend) -> Notes:
+    refused = refusals(backend.calls, megatron_release())
+    if refused:
+        raise UnusableError("Signature", refused[0])
+    return []
+
+
+def _binary(backend: Backend) -> Notes:
+    whose = provider(backend)
+    libraries = whose.libraries if whose else ()
+    if not libraries:
+        return []
+    capabilities = sorted({gpu.compute_capability for gpu in nvml.read_gpus() if gpu.compute_capability})
+    notes: Notes = []
+    for library in libraries:
+        found = elf.targets(Path(library))
+        if not found:
+            notes.append(f"unknown: no kernels were found in {Path(library).name}")
+        for capability in capabilities:
+            if found and not elf.runs_on(found, capability):
+                built = ", ".join(sorted({_number(target.compute_capability) for target in found}))
+                raise UnusableError(
+                    "WrongGpu", f"{library} was built for {built}, but the GPU here has {_number(capability)}"
+                )
+    if not capabilities:
+        notes.append("unknown: no GPU to compare with")
+    return notes
+
+
+def _devices(_: Backend) -> Notes:
+    return _unless_failed(devices.gpu_findings(nvml.read_gpus()))
+
+
+def _network(_: Backend) -> Notes:
+    return _unless_failed(devices.network_findings()) if nvml.read_gpus() else []
+
+
+def _unless_failed(findings: tuple[devices.Finding, ...]) -> Notes:
+    failed = next((finding for finding in findings if finding.state == "fail"), None)
+    if failed is not None:
+        raise UnusableError("Devices", f"{failed.says}{'; ' if failed.fix else ''}{failed.fix}")
+    return [finding.says for finding in findings if finding.state != "ok"]
+
+
+def _compiler(backend: Backend) -> Notes:
+    if not backend.compiles:
+        return []
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    compiler = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    try:
+        asked = subprocess.run([compiler, "--version"], capture_output=True, timeout=_COMPILER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnusableError("Compiler", f"{backend.name} compiles its kernels, but {compiler} cannot be run") from error
+    if asked.returncode:
+        raise UnusableError("Compiler", f"{backend.name} compiles its kernels, but {compiler} --version fails")
+    return []
+
+
+def _collective(_: Backend) -> Notes:
+    try:
+        metadata.version("megatron-core")
+    except metadata.PackageNotFoundError:
+        raise ModuleNotFoundError("megatron-core is not installed") from None
+    torch: Any = importlib.import_module("torch")
+    distributed: Any = importlib.import_module("torch.distributed")
+    library = "nccl" if torch.cuda.is_available() else "gloo"
+    if not (distributed.is_available() and distributed.is_backend_available(library)):
+        raise ImportError(f"this torch was built without {library}")
+    return []
+
+
+def megatron_release() -> Release | None:
+    """The release of the installed megatron-core; None without one, or with a version that is not two numbers."""
+    try:
+        major, minor, *_ = metadata.version("megatron-core").split(".")
+        return int(major), int(minor)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _number(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+_COLLECTIVE: Mapping[str, Callable[[Backend], Notes]] = {"import": _collective}
+_LEVELS: Mapping[str, Callable[[Backend], Notes]] = {
+    "installed": _installed,
+    "import": _import,
+    "signatures": _signatures,
+    "binary": _binary,
+    "devices": _devices,
+    "network": _network,
+    "compiler": _compiler,
+}

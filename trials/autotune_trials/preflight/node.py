@@ -1,0 +1,134 @@
+"""One node, seen from itself: what it is, what its devices say, and what it can run."""
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from autotune_policies.backends import BACKENDS
+from autotune_trials.facts import Facts, node_facts
+from autotune_trials.preflight import devices, nvml
+from autotune_trials.preflight.cache import VerdictCache
+from autotune_trials.preflight.devices import Finding
+from autotune_trials.preflight.exchange import EXCHANGES, PERMUTE_FUSION
+from autotune_trials.preflight.process import Answer, Probe, await_all
+from autotune_trials.preflight.verdict import Verdict, verdict
+from autotune_trials.probe import probe_all
+
+EXCHANGE_TIMEOUT_S = 180.0
+"""DeepEP and HybridEP wait about 100 s for a lost peer before they say so; a first compilation takes a minute."""
+
+_DEVICES_TIMEOUT_S = 60.0
+_DEVICES = "devices"
+_EXCHANGE_RANKS = 2
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node.
+
+    Attributes:
+        facts: What it is.
+        verdicts: What the probe of each backend found there.
+        findings: What its GPUs, its network and its device files mean.
+    """
+
+    facts: Facts
+    verdicts: Mapping[str, Verdict]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def host(self) -> str:
+        """Its host name."""
+        return str(self.facts["host"])
+
+
+def inspect_node(
+    subjects: Iterable[str], env: Mapping[str, str], timeout_s: float, scratch: Path | None = None
+) -> NodeReport:
+    """Look at this machine.
+
+    Args:
+        subjects: Dispatchers, modules and :data:`~autotune_trials.preflight.exchange.PERMUTE_FUSION`.
+        env: Variables that trials get.
+        timeout_s: A level that takes longer is a hang; an exchange has its own, longer time.
+        scratch: Node-local folder for good verdicts; None = look at everything.
+    """
+    names = list(dict.fromkeys(subjects))
+    facts = node_facts()
+    gpus, findings = _devices(env)
+    cache = None
+    if scratch is not None:
+        steady = [asdict(finding) for finding in findings if finding.name != "neighbours"]
+        cache = VerdictCache(scratch / "preflight", {"facts": facts, "findings": steady, "env": dict(env)})
+    known = {name: kept for name in names if cache and (kept := cache.get(name)) is not None}
+    fresh = probe_all([name for name in names if name not in known and name != PERMUTE_FUSION], env, timeout_s)
+    for name in names:
+        if name not in known:
+            fresh[name] = _with_exchange(name, fresh.get(name), gpus, env)
+            if cache:
+                cache.keep(fresh[name])
+    verdicts = {**known, **fresh}
+    return NodeReport(facts, {name: verdicts[name] for name in names}, findings)
+
+
+def _with_exchange(name: str, passed: Verdict | None, gpus: int, env: Mapping[str, str]) -> Verdict:
+    """The verdict of the levels, carried on by an exchange on GPUs where there are any."""
+    if name not in EXCHANGES or (passed is not None and not passed["available"]):
+        assert passed is not None
+        return passed
+    before = passed or verdict(name, 0.0, level="permute")
+    ranks = 1 if name == PERMUTE_FUSION else min(_EXCHANGE_RANKS, gpus)
+    least = 1 if name == PERMUTE_FUSION else BACKENDS[name].limits.min_group
+    if gpus < least or ranks < 1:
+        level = "permute" if name == PERMUTE_FUSION else "exchange"
+        said = f"{level}: not tried: GPUs here: {gpus}, needed: {least}"
+        return {**before, "notes": [*before["notes"], said]}
+    found = run_exchange(name, ranks, env)
+    return {
+        **before,
+        **{word: found[word] for word in ("available", "reason", "error", "fix", "level")},
+        "seconds": round(before["seconds"] + found["seconds"], 3),
+    }
+
+
+def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float = EXCHANGE_TIMEOUT_S) -> Verdict:
+    """A tiny exchange between so many processes of this node; the verdict is that of the first rank that failed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    probes = [
+        Probe(
+            name,
+            ["autotune_trials.preflight.exchange", name],
+            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+        )
+        for rank in range(ranks)
+    ]
+    found = await_all(probes, timeout_s, together=True)
+    # A rank that still waits for one that failed only looks like a hang.
+    bad = [each for each in found if not each["available"]]
+    return next((each for each in bad if each["error"] != "Hang"), bad[0] if bad else found[0])
+
+
+def _devices(env: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
+    """GPUs to be seen, and findings, asked for in a process of its own: a driver in trouble hangs whoever asks."""
+    [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node"], env)], _DEVICES_TIMEOUT_S)
+    if not answer["available"]:
+        return 0, (Finding(_DEVICES, "fail", f"{answer['error']}: {answer['reason']}", "see dmesg and nvidia-smi"),)
+    return int(answer["gpus"]), tuple(Finding(**finding) for finding in answer["findings"])
+
+
+def main() -> None:
+    """Print what this node's devices say, as one JSON line."""
+    answer = Answer()
+    answer.reached("devices")
+    gpus = nvml.read_gpus()
+    findings = devices.gpu_findings(gpus) + (devices.network_findings() if gpus else ())
+    told = {"gpus": len(gpus), "findings": [asdict(finding) for finding in findings]}
+    answer.finish({**verdict(_DEVICES, 0.0, level="devices"), **told})
+
+
+if __name__ == "__main__":
+    main()

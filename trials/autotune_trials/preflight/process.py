@@ -1,0 +1,119 @@
+"""A program that looks at something that may crash or hang, kept at arm's length from the one that asks."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from autotune_trials.checkout import import_path
+from autotune_trials.preflight.advice import advice
+from autotune_trials.preflight.verdict import Verdict, verdict
+from autotune_trials.processes import FAMILY_VARIABLE, describe_exit, kill_family, spawn
+
+_DOING = {"installed": "reading its files", "exchange": "the exchange of tokens", "permute": "the fused permutation"}
+
+
+class Probe:
+    """One running probe and its output: JSON lines, each a level that it has reached, the last one its verdict.
+
+    Args:
+        subject: What it looks at; its verdict has the same word.
+        arguments: Words after ``python -m``.
+        env: Variables set on top of this process's own.
+    """
+
+    def __init__(self, subject: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        self.subject = subject
+        self._marker = uuid.uuid4().hex
+        self._started_s = time.monotonic()
+        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        full = {**os.environ, **env}
+        full |= {"PYTHONPATH": import_path(full.get("PYTHONPATH")), FAMILY_VARIABLE: self._marker}
+        argv = [sys.executable, "-m", *arguments]
+        self.process: subprocess.Popen[bytes] = spawn(argv, full, stdout=self._out, stderr=self._err)
+
+    def verdict(self, timeout_s: float) -> Verdict:
+        """What it found, or how it failed to say so."""
+        code = self.process.poll()
+        lines = list(self._lines())
+        if code == 0 and lines and lines[-1].get("backend") == self.subject and "available" in lines[-1]:
+            return lines[-1]
+        level = next((str(line["level"]) for line in reversed(lines) if "level" in line), "import")
+        doing = _DOING.get(level, f"the {level}" if level == "import" else f"the check of its {level}")
+        if code is None:
+            return self._unavailable(level, "Hang", f"{doing} did not come back within {timeout_s:g} s")
+        self._err.seek(0)
+        last_words = self._err.read().decode(errors="replace").strip().splitlines()[-1:]
+        said = f": {last_words[0]}" if last_words else ""
+        return self._unavailable(level, "Crash" if code < 0 else "Exit", f"{doing} {describe_exit(code)}{said}")
+
+    def close(self) -> None:
+        """Kill what still runs of it."""
+        kill_family(self._marker, [self.process])
+        self._out.close()
+        self._err.close()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        self._out.seek(0)
+        for line in self._out.read().splitlines():
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    yield value
+
+    def _unavailable(self, level: str, error: str, reason: str) -> Verdict:
+        seconds, fix = time.monotonic() - self._started_s, advice(reason, error=error)
+        return verdict(self.subject, seconds, level=level, error=error, reason=reason, fix=fix)
+
+
+def await_all(probes: Iterable[Probe], timeout_s: float, *, together: bool = False) -> list[Verdict]:
+    """The verdicts of probes that run side by side; nothing of them is left behind.
+
+    Args:
+        probes: In the order of the answer.
+        timeout_s: After so long a probe counts as hanging and is killed, with everything it started.
+        together: Whether they wait for each other, so that the first one that fails ends the rest.
+    """
+    running = list(probes)
+    end_s = time.monotonic() + timeout_s
+    try:
+        while time.monotonic() < end_s:
+            ended = [probe for probe in running if probe.process.poll() is not None]
+            if len(ended) == len(running) or (
+                together and not all(probe.verdict(timeout_s)["available"] for probe in ended)
+            ):
+                break
+            time.sleep(0.02)
+        return [probe.verdict(timeout_s) for probe in running]
+    finally:
+        for probe in running:
+            probe.close()
+
+
+class Answer:
+    """The way out of a probe's process: standard output, which is then taken from whatever else would print on it."""
+
+    def __init__(self) -> None:
+        self._file = os.dup(1)
+        os.dup2(2, 1)
+
+    def reached(self, level: str) -> None:
+        """Say which level begins, in case it never ends."""
+        self._write({"level": level})
+
+    def finish(self, found: Verdict) -> None:
+        """Say the verdict and end: a half-imported extension may crash or hang while Python takes it down."""
+        self._write(found)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        os.write(self._file, (json.dumps(line) + "\n").encode())
