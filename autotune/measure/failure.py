@@ -6,29 +6,31 @@ ranks are sorted by how much their end explains, and the first one is named; the
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from autotune.measure.causes import Cause, Kind, cause_named, recognise, telling_line
 from autotune.measure.run import GangRun, RankExit
 
-Kind = Literal["rejected", "out_of_memory", "numerics", "crash", "exception", "hang", "outside", "unknown"]
-
 _STAGES = (None, "started", "imported", "built", "step", "finished")
+_IMPORTING = (None, "started")
 
 _OUTSIDE_SIGNALS = {"SIGTERM", "SIGINT", "SIGHUP"}
 
-_DEVICE_MEMORY = re.compile(r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'")
-_HOST_MEMORY = re.compile(
-    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory"
-)
 _BROKEN_CONNECTION = re.compile(
     r"connection (?:closed|reset|refused|was)|broken pipe|closed by peer|remote process exited|socket timeout"
     r"|\bEOF\b|DistNetworkError|ncclRemoteError|connection error|communicator was aborted|timed out",
     re.IGNORECASE,
 )
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
+_WAITING = ("threading.py", "selectors.py", "socket.py", "subprocess.py")
+"""Where a thread waits whatever it waits for: the frame above says more."""
 
 _LINE_LIMIT = 300
+_LAST_LINES = 40
+"""Of the log of a process that died without a word; what stands further above is no cause of its death."""
+
+_FIRST_CAUSES: tuple[Kind, ...] = ("out_of_memory", "rejected", "numerics", "import", "tokens", "graph", "hardware")
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,19 @@ class Failure:
     """The first cause of a failed gang.
 
     Attributes:
-        kind: What it was, in one word; ``outside`` = somebody else ended it, which says nothing of
-            the settings.
+        cause: Its row of the table of causes.
         reason: One line for people, ranks and step included.
         violation: 2 when it failed before the first step, falling towards 1 the more steps it completed; a
             gradient for the sampler.
+        node: Index of the node whose rank is to blame; None when no rank is.
+        evidence: The text that showed it.
     """
 
-    kind: Kind
+    cause: Cause
     reason: str
     violation: float
+    node: int | None = None
+    evidence: str = ""
 
 
 def diagnose(run: GangRun, steps: int) -> Failure:
@@ -58,16 +63,16 @@ def diagnose(run: GangRun, steps: int) -> Failure:
     culprits = sorted((rank for rank in run.ranks if _ended_badly(rank)), key=_explains)
     if culprits:
         first, followers = culprits[0], culprits[1:]
-        kind, what = _cause(first)
+        cause, what = _cause(first)
         reason = f"{what} ({_where(first)})"
         if followers:
             reason += f"; {_names(followers)} followed"
-        return Failure(kind, reason, violation_at(first.last_step, steps))
+        return Failure(cause, reason, violation_at(first.last_step, steps), first.node, _said(first) + first.log_tail)
     if run.ending in ("deadline", "stall"):
         return _hang(run, steps)
     last_step = min((rank.last_step for rank in run.ranks), default=0)
     message = one_line(run.message) or "the gang ended early and no rank said why"
-    return Failure("unknown", f"unknown cause: {message}", violation_at(last_step, steps))
+    return Failure(cause_named("unknown"), f"unknown cause: {message}", violation_at(last_step, steps))
 
 
 def violation_at(completed_steps: int, steps: int) -> float:
@@ -108,67 +113,78 @@ def _ended_badly(rank: RankExit) -> bool:
 
 def _explains(rank: RankExit) -> tuple[int, int, int]:
     """Sort key, most telling end first; among equals the rank that got least far, then the lowest."""
-    kind, _ = _cause(rank)
+    cause, _ = _cause(rank)
     connection = rank.failure is not None and _BROKEN_CONNECTION.search(_said(rank)) is not None
     # Communication libraries abort the process when a peer is gone, so SIGABRT is often a consequence.
     aborted = _signal(rank) == "SIGABRT" and rank.failure is None
-    if kind in ("out_of_memory", "rejected", "numerics"):
+    if cause.kind in _FIRST_CAUSES and cause.name != "import_crash":
         order = 0
-    elif kind == "outside":
+    elif cause.kind == "outside":
         order = 1
-    elif kind == "crash" and not aborted:
+    elif cause.name in ("crash", "import_crash", "illegal_access") and not aborted:
         order = 2
-    elif kind == "exception" and not connection:
+    elif cause.kind == "exception" and not connection:
         order = 3
-    elif kind == "unknown":
+    elif cause.kind == "timeout" and cause.name != "collective_timeout":
         order = 4
-    else:
+    elif cause.kind == "unknown":
         order = 5
+    else:
+        order = 6
     return order, rank.last_step, rank.rank
 
 
-def _cause(rank: RankExit) -> tuple[Kind, str]:
-    """What ended this one rank."""
+def _cause(rank: RankExit) -> tuple[Cause, str]:
+    """What ended this one rank, and in words."""
     failure = rank.failure or {}
     kind, error = failure.get("kind", ""), failure.get("error", "")
     message = one_line(failure.get("message", ""))
     said = one_line(f"{error}: {message}" if error and message else error or message)
     if error == "KeyboardInterrupt":
-        return "outside", "interrupted from outside"
-    if kind == "rejected":
-        return "rejected", f"configuration rejected: {said}"
+        return cause_named("outside"), "interrupted from outside"
+    known = _recognised(rank)
+    if kind == "rejected" and (known is None or known.kind not in ("import", "rejected")):
+        return cause_named("rejected"), f"configuration rejected: {said}"
     if kind == "numerics":
-        return "numerics", f"numerics: {said}"
-    memory = _memory(rank)
-    if memory:
-        return "out_of_memory", f"out of {memory} memory" + (f": {said}" if said else "")
+        return cause_named("not_a_number"), f"numerics: {said}"
+    if known is not None and known.kind == "out_of_memory":
+        memory = known.name.removesuffix("_memory")
+        return known, f"out of {memory} memory" + (f": {said}" if said else "")
+    if known is not None:
+        shown = said if recognise(said) is known else one_line(telling_line(rank.log_tail, known))
+        return known, f"{known.title}: {shown or said}"
     if rank.failure is not None:
-        return "exception", said or "failed without a message"
+        return cause_named("exception"), said or "failed without a message"
     name = _signal(rank)
     if name in _OUTSIDE_SIGNALS:
-        return "outside", f"ended from outside by {name}"
+        return cause_named("outside"), f"ended from outside by {name}"
     if name == "SIGKILL":
         return (
-            "out_of_memory",
+            cause_named("host_memory"),
             "killed by SIGKILL, not by us: probably the kernel's out-of-memory killer (host memory)",
         )
     if name:
-        return "crash", f"crashed by {name}"
-    return "unknown", f"exit status {rank.exit_code} without a word"
+        importing = rank.last_event in _IMPORTING and not rank.last_step
+        return cause_named("import_crash" if importing else "crash"), f"crashed by {name}"
+    return cause_named("unknown"), f"exit status {rank.exit_code} without a word"
 
 
-def _memory(rank: RankExit) -> Literal["device", "host"] | None:
-    """Which memory ran out on this rank, if one did."""
+def _recognised(rank: RankExit) -> Cause | None:
+    """The cause that this rank's own words show, or the end of its log where it had no words."""
     failure = rank.failure or {}
-    text = f"{failure.get('message', '')}\n{rank.log_tail}"
     error = failure.get("error", "").rpartition(".")[2]
-    if error == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
-        return "device"
-    if error == "MemoryError" or _HOST_MEMORY.search(text):
-        return "host"
-    if failure.get("kind") == "out_of_memory":
-        return "device" if "CUDA" in text else "host"
-    return None
+    said, tail = _said(rank), "\n".join(rank.log_tail.splitlines()[-_LAST_LINES:])
+    if error == "MemoryError":
+        return cause_named("host_memory")
+    found = recognise(said)
+    if found is None and failure.get("kind") == "out_of_memory":
+        return cause_named("device_memory" if "CUDA" in said + tail else "host_memory")
+    if found is not None or (rank.failure is not None and failure.get("error") != "CommandFailed"):
+        return found
+    found = recognise(tail)
+    # A library that is not there is often only a warning; it kills nobody once the imports are done.
+    warned = found is not None and found.kind == "import" and (_signal(rank) or rank.last_event not in _IMPORTING)
+    return None if warned and failure.get("error") != "CommandFailed" else found
 
 
 def _signal(rank: RankExit) -> str | None:
@@ -211,10 +227,11 @@ def _stage(rank: RankExit) -> tuple[int, int]:
 def _hang(run: GangRun, steps: int) -> Failure:
     """Nobody failed, but time ran out: name the ranks that are furthest behind."""
     stalled = run.ending == "stall"
+    name = "hang" if stalled else "deadline"
     title = "hang" if stalled else "deadline passed (hanging or too slow)"
     waiting = [rank for rank in run.ranks if rank.last_event != "finished"] or list(run.ranks)
     if not waiting:
-        return Failure("hang", f"{title}: no rank reported anything", violation_at(0, steps))
+        return Failure(cause_named(name), f"{title}: no rank reported anything", violation_at(0, steps))
     behind = min(_stage(rank) for rank in waiting)
     silent = [rank for rank in waiting if _stage(rank) == behind]
     others = [rank for rank in run.ranks if rank not in silent]
@@ -222,6 +239,28 @@ def _hang(run: GangRun, steps: int) -> Failure:
     if silent[0].last_step:
         reason += f" of {steps}"
     reason += f", {_names(others)} were further on" if others else " (all of them)"
+    stack = next((run.stacks[rank.rank] for rank in silent if run.stacks.get(rank.rank)), "")
+    if place := innermost(stack):
+        reason += f", in {place}"
     if run.message:
         reason += f"; {one_line(run.message)}"
-    return Failure("hang", reason, violation_at(silent[0].last_step, steps))
+    if silent[0].last_event == "started" and not silent[0].last_step and stack:
+        name = "import_hang"
+    blamed = {rank.node for rank in silent}
+    node = blamed.pop() if len(blamed) == 1 else None
+    return Failure(cause_named(name), reason, violation_at(silent[0].last_step, steps), node, stack)
+
+
+def innermost(stack: str) -> str:
+    """Where the main thread of a dump of stacks stands, as ``function (file:line)``; empty without a frame.
+
+    Such a dump lists the threads with the main thread last, and the frames of each with the innermost first.
+    """
+    frames = _FRAME.findall(re.split(r"^(?:Current thread|Thread) 0x", stack, flags=re.MULTILINE)[-1])
+    told = [frame for frame in frames if not frame[0].endswith(_WAITING)] or frames
+    return "{2} ({0}:{1})".format(*told[0]) if told else ""
+
+
+def mentions(text: str, words: Mapping[str, object] | Sequence[str]) -> bool:
+    """Whether a text names one of these modules or libraries, whole words only."""
+    return any(re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text, re.IGNORECASE) for word in words)

@@ -82,8 +82,14 @@ def tokens_per_s_per_gpu(tokens: int, step_time_s: float, world_size: int) -> fl
     return tokens / step_time_s / world_size
 
 
-def peak_memory_bytes(ranks: Iterable[RankExit]) -> int | None:
-    """Largest peak memory of all ranks in bytes; None when one is unknown, as it might be the largest."""
+def peak_memory_bytes(ranks: Iterable[RankExit], *, representatives: bool = False) -> int | None:
+    """Largest peak memory of all ranks in bytes; None when one is unknown, as it might be the largest.
+
+    Args:
+        ranks: All ranks of the gang.
+        representatives: Whether some ranks speak for the others, as in a command's log, where the first rank of each
+            data-parallel group tells its memory; then one known peak is enough.
+    """
     peaks = [rank.peak_memory_bytes for rank in ranks]
     known = [peak for peak in peaks if peak is not None]
-    return max(known) if known and len(known) == len(peaks) else None
+    return max(known) if known and (representatives or len(known) == len(peaks)) else None

@@ -17,7 +17,9 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any
 
-from autotune.measure.failure import diagnose, one_line, rank_names, violation_at
+from autotune.measure.causes import cause_named
+from autotune.measure.disturbance import disturbance, slow_nodes
+from autotune.measure.failure import Failure, diagnose, mentions, one_line, rank_names, violation_at
 from autotune.measure.objective import (
     MIN_MEASURED_STEPS,
     measured_steps,
@@ -25,7 +27,9 @@ from autotune.measure.objective import (
     peak_memory_bytes,
     tokens_per_s_per_gpu,
 )
+from autotune.measure.proof import built_differently
 from autotune.measure.run import GangRun
+from autotune_policies.backends import BACKENDS
 from autotune_policies.settings import Settings
 from autotune_trials.spec import TrialSpec
 
@@ -77,6 +81,12 @@ class TrialOutcome:
         warmup_s: Time of the warm-up steps, in which kernels are compiled; never part of a step time.
         gpu_s: rank_lifetime_s x ranks.
         hosts: Where it ran.
+        grad_norms: Gradient norm of every step, warm-up included.
+        cause: Name of the cause in the table of causes; empty for COMPLETE.
+        advice: What to do about it, one line.
+        retry: Whether the same settings are run again: ``never``, ``elsewhere`` or ``again``.
+        blamed_host: The host whose rank is to blame; empty when no single one is.
+        notes: What else a reader should know, one line each.
     """
 
     trial: int
@@ -98,6 +108,12 @@ class TrialOutcome:
     warmup_s: float = 0.0
     gpu_s: float = 0.0
     hosts: list[str] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+    cause: str = ""
+    advice: str = ""
+    retry: str = ""
+    blamed_host: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able mapping; :meth:`from_dict` reads it back."""
@@ -107,6 +123,14 @@ class TrialOutcome:
     def from_dict(raw: dict[str, Any]) -> "TrialOutcome":
         """The outcome back from its mapping."""
         return TrialOutcome(**{**raw, "state": TrialState(raw["state"])})
+
+    def because(self, name: str, state: TrialState, reason: str, violation: float = 0.0) -> "TrialOutcome":
+        """The same trial, ended by this cause of the table."""
+        cause = cause_named(name)
+        return replace(
+            self, state=state, reason=reason, violation=violation, cause=name, advice=cause.advice, retry=cause.retry,
+            step_time_s=None, tokens_per_s_per_gpu=None, peak_memory_bytes=None, loss=None, steps_used=0,
+        )  # fmt: skip
 
 
 def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
@@ -130,99 +154,85 @@ def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
         warmup_s=sum(record.step_time_s for record in run.steps if record.step <= spec.contract.warmup_steps),
         gpu_s=run.rank_lifetime_s * spec.gang.world_size,
         hosts=list(run.hosts),
+        grad_norms=[record.grad_norm for record in run.steps],
+        notes=slow_nodes(run),
     )
     if run.ending in ("lost", "cancelled"):
-        return replace(outcome, reason=f"{run.ending}: {one_line(run.message) or 'no further word'}")
+        return outcome.because("lost", TrialState.LOST, f"{run.ending}: {one_line(run.message) or 'no further word'}")
     if run.ending != "finished":
         failure = diagnose(run, spec.contract.steps)
-        if failure.kind == "outside":
-            return replace(outcome, reason=failure.reason)
-        return replace(outcome, state=TrialState.INFEASIBLE, reason=failure.reason, violation=failure.violation)
+        if failure.node is not None and failure.node < len(run.hosts):
+            outcome = replace(outcome, blamed_host=run.hosts[failure.node])
+        state = _state(spec, failure)
+        violation = 0.0 if state.runs_again else failure.violation
+        return outcome.because(failure.cause.name, state, failure.reason, violation)
     difference = built_differently(spec, run)
     if difference:
-        return replace(outcome, state=TrialState.FALLBACK, reason=difference, violation=1.0)
+        unproven = "nothing proves" in difference
+        return outcome.because("unproven" if unproven else "built_differently", TrialState.FALLBACK, difference, 1.0)
     flaw = _flaw(spec, run)
     if flaw:
-        reason, completed = flaw
-        violation = violation_at(completed, spec.contract.steps)
-        return replace(outcome, state=TrialState.INFEASIBLE, reason=reason, violation=violation)
+        name, reason, completed = flaw
+        return outcome.because(name, TrialState.INFEASIBLE, reason, violation_at(completed, spec.contract.steps))
     used = measured_steps(run.steps, spec.contract)
+    disturbed = disturbance(run, [record.step_time_s for record in used])
+    if disturbed:
+        return outcome.because("disturbed", TrialState.CONTAMINATED, f"disturbed: {disturbed}")
     step_time_s = median_step_time_s(used)
     return replace(
         outcome,
         state=TrialState.COMPLETE,
         step_time_s=step_time_s,
         tokens_per_s_per_gpu=tokens_per_s_per_gpu(used[-1].tokens, step_time_s, spec.gang.world_size),
-        peak_memory_bytes=peak_memory_bytes(run.ranks),
+        peak_memory_bytes=_peak(spec, run),
         loss=run.steps[-1].loss,
         steps_used=len(used),
     )
 
 
-def built_differently(spec: TrialSpec, run: GangRun) -> str:
-    """Which settings were built differently from what was asked, on one line; empty when none was.
-
-    Names in a list are compared without their order. A run without a resolved configuration proves nothing,
-    so it counts as different too.
-    """
-    resolved = run.resolved or {}
-    built = resolved.get("settings")
-    if not isinstance(built, dict) or not built:
-        return "nothing was read back from the built objects, so nothing proves what ran"
-    if spec.model.num_experts is not None and "dispatcher" not in built:
-        return "the dispatcher was not read back from the built objects, so nothing proves which one ran"
-    differences = [
-        f"{name} asked {_shown(asked)}, built {_shown(built[name])}"
-        for name, asked in spec.settings.items()
-        if name in built and not _same(asked, built[name])
-    ]
-    world_size = resolved.get("world_size", spec.gang.world_size)
-    if world_size != spec.gang.world_size:
-        differences.append(f"world_size asked {spec.gang.world_size}, built {world_size}")
-    tokens = spec.contract.global_batch_size * spec.contract.seq_length
-    ran = next((record.tokens for record in run.steps if record.tokens != tokens), tokens)
-    if ran != tokens:
-        differences.append(f"tokens per step asked {tokens}, ran {ran}")
-    return "; ".join(differences)
+def _state(spec: TrialSpec, failure: Failure) -> TrialState:
+    """What follows from a failure. A backend of the trial that cannot be imported is a fact of the environment."""
+    if failure.cause.kind in ("outside", "hardware"):
+        return TrialState.LOST
+    if failure.cause.kind == "import" and mentions(failure.evidence, _libraries(spec)):
+        return TrialState.UNAVAILABLE
+    return TrialState.INFEASIBLE
 
 
-def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, int] | None:
-    """Why a run that finished as asked is still no measurement, and how many steps were sound."""
+def _libraries(spec: TrialSpec) -> list[str]:
+    """What the dispatcher of a trial loads: modules and names by which a log speaks of them."""
+    backend = BACKENDS.get(str(spec.settings.get("dispatcher")))
+    if backend is None or backend.library is None:
+        return []
+    return [backend.name, backend.library, *backend.extensions]
+
+
+def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, str, int] | None:
+    """Why a run that finished as asked is still no measurement: cause, reason, and how many steps were sound."""
     for record in run.steps:
         for name in ("loss", "grad_norm"):
             value = getattr(record, name)
             if not isfinite(value):
-                return f"numerics: {name}={value} at step {record.step}", record.step - 1
+                return "not_a_number", f"numerics: {name}={value} at step {record.step}", record.step - 1
         if not (isfinite(record.step_time_s) and record.step_time_s > 0):
-            return f"clock: step_time_s={record.step_time_s} at step {record.step}", record.step - 1
+            return "no_measurement", f"clock: step_time_s={record.step_time_s} at step {record.step}", record.step - 1
     used = len(measured_steps(run.steps, spec.contract))
     if used < MIN_MEASURED_STEPS:
         reason = (
             f"only {used} of {len(run.steps)} steps are after the {spec.contract.warmup_steps} of warm-up, "
             f"a measurement needs {MIN_MEASURED_STEPS}"
         )
-        return reason, len(run.steps)
-    peak = peak_memory_bytes(run.ranks)
+        return "no_measurement", reason, len(run.steps)
+    peak = _peak(spec, run)
     if peak is None:
         unknown = [rank.rank for rank in run.ranks if rank.peak_memory_bytes is None]
         who = rank_names(unknown) if unknown else "no rank"
-        return f"peak memory is unknown: {who} reported {'none' if unknown else 'any'}", len(run.steps)
+        reason = f"peak memory is unknown: {who} reported {'none' if unknown else 'any'}"
+        return "no_measurement", reason, len(run.steps)
     if peak <= 0:
-        return f"peak memory of {peak} bytes is no measurement", len(run.steps)
+        return "no_measurement", f"peak memory of {peak} bytes is no measurement", len(run.steps)
     return None
 
 
-def _same(asked: object, built: object) -> bool:
-    if isinstance(asked, list) and isinstance(built, list):
-        return sorted(map(str, asked)) == sorted(map(str, built))
-    return type(asked) is type(built) and asked == built
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(str, value)) + "]"
-    return str(value)
+def _peak(spec: TrialSpec, run: GangRun) -> int | None:
+    return peak_memory_bytes(run.ranks, representatives=spec.program == "command")

@@ -1,8 +1,10 @@
 """What came back from one gang: plain facts, before anybody judges them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from autotune_trials.claims import Claim
 from autotune_trials.events import StepRecord
 
 Ending = Literal["finished", "rank_died", "deadline", "stall", "cancelled", "lost"]
@@ -22,6 +24,7 @@ class RankExit:
         peak_memory_bytes: Peak memory it reported when it finished.
         failure: Fields ``kind``, ``error`` and ``message`` of its ``failed`` event, if it wrote one.
         log_tail: Last lines it printed; filled for rank 0 and for ranks that failed.
+        median_step_time_s: Median time of its own steps after the first; None before two.
     """
 
     rank: int
@@ -33,6 +36,7 @@ class RankExit:
     peak_memory_bytes: int | None = None
     failure: dict[str, str] | None = None
     log_tail: str = ""
+    median_step_time_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,9 @@ class GangRun:
         wall_s: Launch to end as the caller saw it.
         rank_lifetime_s: From the first rank's start to the last rank's end, as the nodes saw it.
         hosts: Host name of each node.
+        claims: What the ranks showed of what they built, equal ones merged.
+        stacks: What each hanging rank was doing when its time was up, by rank.
+        health: What was sampled of each node during the run, in node order; None where nothing could be.
     """
 
     ending: Ending
@@ -60,3 +67,6 @@ class GangRun:
     wall_s: float = 0.0
     rank_lifetime_s: float = 0.0
     hosts: tuple[str, ...] = field(default=())
+    claims: tuple[Claim, ...] = ()
+    stacks: Mapping[int, str] = field(default_factory=dict)
+    health: tuple[Mapping[str, Any] | None, ...] = ()

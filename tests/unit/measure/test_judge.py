@@ -11,6 +11,7 @@ from autotune.measure.failure import rank_names, violation_at
 from autotune.measure.outcome import TrialOutcome, TrialState, judge
 from autotune.measure.run import GangRun, RankExit
 from autotune_policies.settings import resolve
+from autotune_trials.claims import Claim
 from autotune_trials.events import StepRecord
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
@@ -41,7 +42,8 @@ def finished(**changes):
         rank_lifetime_s=8.0,
         hosts=("one",),
     )
-    return replace(run, **changes)
+    run = replace(run, **changes)
+    return run if "claims" in changes or not run.resolved else replace(run, claims=(Claim((0, 1, 2, 3), run.resolved),))
 
 
 def died(*ranks, ending="rank_died", message=""):

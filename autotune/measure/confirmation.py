@@ -1,0 +1,200 @@
+"""Finalists measured again in turns: what was run, what is still to be run, and what the runs say.
+
+The runs of one set of finalists on one stack have a folder of their own, ``confirm/<fingerprint>/<trials>/<run>``, so
+that a resumed study runs only what is missing, and another set of finalists begins anew: runs are comparable because
+they took turns.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, fsum, log
+from pathlib import Path
+from statistics import median
+
+from autotune.measure.confirm import TieSet, confirmation_schedule, tie_set
+from autotune.measure.dependence import student_quantile
+from autotune.measure.objective import tokens_per_s_per_gpu
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.steady import FEWEST_STEPS, steady_steps
+from autotune.measure.stopping import MIN_STEPS, enough
+from autotune.request import TuneRequest
+from autotune.space.effort import ConfirmPlan
+from autotune_trials.spec import Contract, GangShape
+
+FOLDER = "confirm"
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """One run to be made.
+
+    Attributes:
+        index: Its place in the order of all runs, from 0.
+        trial: Whose settings it runs.
+        steps: Optimizer steps, warm-up included.
+    """
+
+    index: int
+    trial: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What repeated runs say of the finalists.
+
+    Attributes:
+        finalists: Trial numbers, fastest in the search first.
+        runs: Per finalist that held, its completed runs in the order of the rounds.
+        dropped: Per finalist that did not, why.
+        tied: Winner or tie set; None when no finalist held, or no round is complete.
+        missing: Whether runs of the plan are still to be made.
+    """
+
+    finalists: tuple[int, ...]
+    runs: Mapping[int, tuple[TrialOutcome, ...]]
+    dropped: Mapping[int, str]
+    tied: TieSet | None
+    missing: bool
+
+    @property
+    def repeats(self) -> int:
+        """Complete rounds."""
+        return min((len(of) for of in self.runs.values()), default=0)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Trials that may be the fastest, fastest first; a single one is the winner."""
+        return tuple(int(name) for name in self.tied.members) if self.tied else ()
+
+    @property
+    def leanest(self) -> int | None:
+        """The member of the tie set that needs the least memory."""
+        return int(self.tied.chosen) if self.tied else None
+
+    def peak_memory_bytes(self, trial: int) -> int | None:
+        """The most that any run of a finalist needed."""
+        known = [outcome.peak_memory_bytes for outcome in self.runs[trial] if outcome.peak_memory_bytes is not None]
+        return max(known, default=None)
+
+    def step_time_s(self, trial: int) -> float:
+        """Geometric mean of the runs' median steady steps, in seconds."""
+        return exp(fsum(map(log, self.run_medians_s(trial))) / len(self.runs[trial]))
+
+    def run_medians_s(self, trial: int) -> list[float]:
+        """Median steady step of each run, in seconds."""
+        return [median(steady_steps(outcome.step_times_s).step_times_s) for outcome in self.runs[trial]]
+
+    def ci95(self, trial: int) -> tuple[float, float]:
+        """95 % interval of a finalist's step time in seconds: from the scatter between runs, of all finalists."""
+        assert self.tied is not None
+        degrees = sum(len(of) - 1 for of in self.runs.values())
+        half = student_quantile(0.975, max(1.0, float(degrees))) * self.tied.between_runs / len(self.runs[trial]) ** 0.5
+        return self.step_time_s(trial) * exp(-half), self.step_time_s(trial) * exp(half)
+
+
+def confirmation_folder(request: TuneRequest, fingerprint: str, finalists: Sequence[int]) -> Path:
+    """Where the runs of a set of finalists on one stack are kept."""
+    return request.folder / FOLDER / fingerprint / "-".join(f"{trial:04d}" for trial in finalists)
+
+
+def recorded_runs(folder: Path) -> dict[int, TrialOutcome]:
+    """The runs that have ended, by place in the order; a damaged record counts as none."""
+    found = {}
+    for path in sorted(folder.glob("[0-9]*/outcome.json")):
+        try:
+            found[int(path.parent.name)] = TrialOutcome.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return {index: outcome for index, outcome in found.items() if not outcome.state.runs_again}
+
+
+def confirmation_gpu_s(request: TuneRequest) -> float:
+    """GPU-seconds that all confirmations of a study have spent."""
+    folders = (request.folder / FOLDER).glob("*/*")
+    return fsum(outcome.gpu_s for folder in folders for outcome in recorded_runs(folder).values())
+
+
+def next_run(
+    plan: ConfirmPlan, contract: Contract, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]
+) -> NextRun | None:
+    """The next run of the plan; None when all are made. A finalist that failed once is not run again.
+
+    A round takes as many steps as the one before it, or twice as many where a run's interval was not tight enough yet.
+    """
+    order = _order(finalists, plan.repeats)
+    failed = {runs[index].trial for index in runs if runs[index].state is not TrialState.COMPLETE}
+    for index, trial in enumerate(order):
+        if index not in runs and trial not in failed:
+            return NextRun(index, trial, _steps(plan, contract, len(finalists), index // len(finalists), runs))
+    return None
+
+
+def confirmation_of(
+    plan: ConfirmPlan, contract: Contract, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]
+) -> Confirmation:
+    """What the runs say; rounds that are not complete are left out."""
+    order = _order(finalists, plan.repeats)
+    ended = {index: runs[index] for index in range(len(order)) if index in runs}
+    dropped = {
+        outcome.trial: f"{outcome.state.value}: {outcome.reason}"
+        for outcome in reversed(ended.values())
+        if outcome.state is not TrialState.COMPLETE
+    }
+    held = [trial for trial in finalists if trial not in dropped]
+    by_trial: dict[int, list[TrialOutcome]] = {trial: [] for trial in held}
+    for outcome in ended.values():
+        if outcome.trial in by_trial:
+            by_trial[outcome.trial].append(_after_warmup(outcome, contract))
+    rounds = min((len(of) for of in by_trial.values()), default=0)
+    complete = {trial: tuple(of[:rounds]) for trial, of in by_trial.items()} if rounds else {}
+    found = Confirmation(
+        tuple(finalists), complete, dropped, None, next_run(plan, contract, finalists, runs) is not None
+    )
+    if not complete:
+        return found
+    peaks = {str(trial): found.peak_memory_bytes(trial) for trial in complete}
+    series = {str(trial): [outcome.step_times_s for outcome in of] for trial, of in complete.items()}
+    return replace(found, tied=tie_set(series, peaks))
+
+
+def with_confirmed_numbers(
+    outcome: TrialOutcome, found: Confirmation, contract: Contract, gang: GangShape
+) -> TrialOutcome:
+    """A finalist with the numbers of its repeated runs instead of the one run of the search, which won by luck too."""
+    step_time_s = found.step_time_s(outcome.trial)
+    return replace(
+        outcome,
+        step_time_s=step_time_s,
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu(
+            contract.global_batch_size * contract.seq_length, step_time_s, gang.world_size
+        ),
+        peak_memory_bytes=max(found.peak_memory_bytes(outcome.trial) or 0, outcome.peak_memory_bytes or 0),
+    )
+
+
+def _order(finalists: Sequence[int], repeats: int) -> list[int]:
+    return [int(name) for name in confirmation_schedule([str(trial) for trial in finalists], repeats)]
+
+
+def _after_warmup(outcome: TrialOutcome, contract: Contract) -> TrialOutcome:
+    """Without the steps that are warm-up by the contract; what warms up beyond them is found in the series."""
+    return replace(outcome, step_times_s=outcome.step_times_s[contract.warmup_steps :])
+
+
+def _steps(
+    plan: ConfirmPlan, contract: Contract, width: int, turn: int, runs: Mapping[int, TrialOutcome]
+) -> int:
+    steps = plan.steps
+    for previous in range(turn):
+        places = range(previous * width, (previous + 1) * width)
+        ended = [_after_warmup(runs[index], contract).step_times_s for index in places if index in runs]
+        known = [series for series in ended if len(series) >= FEWEST_STEPS]
+        if not all(_tight(plan, series) for series in known):
+            steps = min(2 * steps, plan.most_steps)
+    return steps
+
+
+def _tight(plan: ConfirmPlan, series: Sequence[float]) -> bool:
+    return enough(series, min_steps=min(MIN_STEPS, plan.most_steps), max_steps=max(plan.most_steps, FEWEST_STEPS))

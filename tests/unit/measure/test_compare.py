@@ -1,0 +1,247 @@
+"""Faster, slower or tie: bars on recorded runs, series whose truth is known, and laws."""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.measure.compare import Comparison, compare_series
+
+WINDOW = 40
+LONG_RUNS = (
+    "mixtral/deepseekv3_proxy_flex_tp1pp4emp16etp1cp1_release_sm/golden_values_dev_dgx_h100.json",
+    "mixtral/deepseekv3_proxy_flex_tp2pp2emp16etp1cp1_gb_200_release_sm/golden_values_dev_dgx_gb200.json",
+    "mixtral/mixtral_8x7b_alltoall_tp2pp4ep4_release/golden_values_dev_dgx_h100.json",
+)
+"""Runs of more than two windows; the other two have 30 and 40 recorded steps."""
+
+MIRROR = {"a_faster": "b_faster", "b_faster": "a_faster", "tie": "tie"}
+
+Series = list[float]
+
+
+def windows(times: Series) -> Iterator[tuple[Series, Series]]:
+    """Adjacent windows, each pair overlapping the pair before by half."""
+    for first in range(0, len(times) - 2 * WINDOW + 1, WINDOW):
+        yield times[first : first + WINDOW], times[first + WINDOW : first + 2 * WINDOW]
+
+
+@dataclass(frozen=True)
+class Tally:
+    pairs: int
+    ties_of_equals: float
+    decided: float
+    wrong: float
+
+
+@pytest.fixture(scope="module", params=LONG_RUNS, ids=["dsv3-h100", "dsv3-gb200", "mixtral-h100"])
+def tally(request: pytest.FixtureRequest, traces: dict[str, Series]) -> Tally:
+    """Every pair of adjacent windows as it is, and with one of them 3 % slower (in turn A and B)."""
+    equals, scaled = [], []
+    for index, (a, b) in enumerate(windows(traces[request.param])):
+        equals.append(compare_series(a, b).verdict)
+        slow = [1.03 * value for value in (a, b)[index % 2]]
+        found = compare_series(slow, b) if index % 2 == 0 else compare_series(a, slow)
+        scaled.append(found.verdict if index % 2 else MIRROR[found.verdict])  # a_faster is right
+    pairs = len(equals)
+    return Tally(
+        pairs=pairs,
+        ties_of_equals=equals.count("tie") / pairs,
+        decided=1 - scaled.count("tie") / pairs,
+        wrong=scaled.count("b_faster") / pairs,
+    )
+
+
+def test_windows_of_one_run_are_a_tie(tally: Tally) -> None:
+    assert tally.pairs >= 46
+    assert tally.ties_of_equals >= 0.95
+
+
+def test_windows_three_percent_apart_are_told_apart(tally: Tally) -> None:
+    assert tally.wrong <= 0.02
+    assert tally.decided >= 0.80
+
+
+def test_short_runs_never_name_the_wrong_winner(traces: dict[str, Series]) -> None:
+    short = [times for times in traces.values() if len(times) < 2 * WINDOW]
+    assert len(short) == 2
+    for times in short:
+        half = len(times) // 2
+        assert compare_series(times[:half], times[half:]).verdict == "tie"
+        assert compare_series(times[:half], [1.03 * value for value in times[half:]]).verdict != "b_faster"
+
+
+def autoregressive(seed: int, count: int, sigma: float, memory: float = 0.0) -> Series:
+    source = random.Random(seed)
+    state, times = source.gauss(0.0, sigma), []
+    for _ in range(count):
+        times.append(math.exp(state))
+        state = memory * state + source.gauss(0.0, sigma * math.sqrt(1.0 - memory**2))
+    return times
+
+
+def heavy_tailed(seed: int, count: int, sigma: float) -> Series:
+    """Student's t with 3 degrees of freedom."""
+    source = random.Random(seed)
+    return [
+        math.exp(sigma * source.gauss(0.0, 1.0) / math.sqrt(source.gammavariate(1.5, 1 / 1.5))) for _ in range(count)
+    ]
+
+
+def skewed(seed: int, count: int, sigma: float) -> Series:
+    source = random.Random(seed)
+    return [1.0 + sigma * source.expovariate(1.0) for _ in range(count)]
+
+
+def spiked(seed: int, count: int, sigma: float) -> Series:
+    every = 3 + seed % 8
+    return [value * (1.0 + (index % every == seed % every)) for index, value in enumerate(skewed(seed, count, sigma))]
+
+
+def two_speeds(seed: int, count: int, sigma: float) -> Series:
+    source = random.Random(seed)
+    return [math.exp(source.gauss(0.0, sigma)) * (1.15 if source.random() < 0.3 else 1.0) for _ in range(count)]
+
+
+def remembering(seed: int, count: int, sigma: float) -> Series:
+    return autoregressive(seed, count, sigma, memory=0.6)
+
+
+NOISES: dict[str, tuple[Callable[[int, int, float], Series], float, float]] = {
+    "independent": (autoregressive, 0.02, 0.90),
+    "remembering": (remembering, 0.01, 0.80),
+    "heavy-tailed": (heavy_tailed, 0.02, 0.80),
+    "skewed": (skewed, 0.02, 0.90),
+    "spiked": (spiked, 0.01, 0.90),
+    "two-speeds": (two_speeds, 0.005, 0.80),
+}
+"""Name: generator, its sigma, and the share that must be decided at 3 % with 40 steps each."""
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_truth_is_found_in_invented_noise(name: str) -> None:
+    generate, sigma, least = NOISES[name]
+    equals, covered, verdicts = [], 0, []
+    for seed in range(40):
+        a, b = generate(2 * seed, WINDOW, sigma), generate(2 * seed + 1, WINDOW, sigma)
+        equals.append(compare_series(a, b))
+        verdicts.append(compare_series(a, [1.03 * value for value in b]).verdict)
+    covered = sum(found.ci95[0] <= 1.0 <= found.ci95[1] for found in equals)
+    assert covered >= 35  # 38 expected; fewer than 35 once in 33 sets of seeds
+    assert sum(found.verdict == "tie" for found in equals) >= 37
+    assert verdicts.count("b_faster") == 0
+    assert verdicts.count("a_faster") >= least * 40
+
+
+def test_strong_memory_widens_the_interval() -> None:
+    def width(memory: float) -> float:
+        widths = []
+        for seed in range(12):
+            a, b = (autoregressive(100 + 2 * seed + other, WINDOW, 0.01, memory) for other in (0, 1))
+            low, high = compare_series(a, b).ci95
+            widths.append(high - low)
+        return sorted(widths)[6]
+
+    assert width(0.9) > 2.0 * width(0.0)
+
+
+def test_the_interval_of_independent_steps_is_that_of_the_rank_test() -> None:
+    # Ranks decide: 1..4 against 5..8 is the one of 70 orders that favours a most, 5..8 against 1..4 the other end.
+    found = compare_series([1.00, 1.02, 1.01, 1.03], [1.10, 1.12, 1.11, 1.13])
+    assert found.verdict == "a_faster"
+    assert found.ratio == pytest.approx(1.015 / 1.115, rel=1e-3)
+    assert found.ci95[0] >= 1.00 / 1.13 - 1e-9
+    assert found.ci95[1] <= 1.03 / 1.10 + 1e-9
+
+
+def test_a_sure_difference_below_the_margin_is_a_tie() -> None:
+    a = autoregressive(1, 400, 0.002)
+    b = [1.006 * value for value in autoregressive(2, 400, 0.002)]
+    assert compare_series(a, b).verdict == "tie"
+    assert compare_series(a, b).ci95[1] < 1.0
+    assert compare_series(a, b, tie_within=0.002).verdict == "a_faster"
+
+
+def test_constant_series() -> None:
+    assert compare_series([2.0] * 5, [2.0] * 9, tie_within=0.0) == compare_series([2.0] * 5, [2.0] * 9)
+    found = compare_series([2.0] * 5, [2.0] * 5, tie_within=0.0)
+    assert (found.verdict, found.ratio, found.ci95) == ("tie", 1.0, (1.0, 1.0))
+    assert compare_series([2.0] * 5, [2.2] * 5).verdict == "a_faster"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tie_within", "message"),
+    [
+        ([1.0] * 3, [1.0] * 4, 0.01, "3 steps are too few, at least 4"),
+        ([1.0] * 4, [], 0.01, "0 steps are too few"),
+        ([1.0] * 4, [1.0, 1.0, 0.0, 1.0], 0.01, r"step_times_s\[2\] = 0.0 must be positive"),
+        ([1.0] * 4, [1.0, math.nan, 1.0, 1.0], 0.01, r"step_times_s\[1\] = nan"),
+        ([1.0] * 4, [1.0] * 4, -0.1, "tie_within=-0.1"),
+        ([1.0] * 4, [1.0] * 4, math.nan, "tie_within=nan"),
+    ],
+)
+def test_what_is_no_series_is_refused(a: Series, b: Series, tie_within: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare_series(a, b, tie_within=tie_within)
+
+
+step_times = st.lists(st.floats(0.5, 2.0), min_size=4, max_size=30)
+
+
+def close(a: Comparison, b: Comparison) -> bool:
+    return (a.steps_used, a.contaminated) == (b.steps_used, b.contaminated) and all(
+        math.isclose(x, y, rel_tol=1e-9) for x, y in zip((a.ratio, *a.ci95), (b.ratio, *b.ci95), strict=True)
+    )
+
+
+@given(step_times, step_times)
+@settings(max_examples=30, deadline=None)
+def test_swapping_mirrors(a: Series, b: Series) -> None:
+    found, swapped = compare_series(a, b), compare_series(b, a)
+    assert swapped.verdict == MIRROR[found.verdict]
+    assert math.isclose(swapped.ratio, 1.0 / found.ratio, rel_tol=1e-9)
+    assert math.isclose(swapped.ci95[0], 1.0 / found.ci95[1], rel_tol=1e-9)
+    assert swapped.steps_used == found.steps_used[::-1]
+    assert swapped.contaminated == found.contaminated[::-1]
+
+
+@given(step_times, step_times, st.sampled_from([2.0**-30, 0.25, 8.0, 2.0**20]))
+@settings(max_examples=30, deadline=None)
+def test_the_unit_does_not_matter(a: Series, b: Series, unit: float) -> None:
+    scaled = compare_series([unit * value for value in a], [unit * value for value in b])
+    assert scaled.verdict == compare_series(a, b).verdict
+    assert close(scaled, compare_series(a, b))
+
+
+@given(step_times, step_times)
+@settings(max_examples=30, deadline=None)
+def test_what_is_reported_fits_together(a: Series, b: Series) -> None:
+    found = compare_series(a, b)
+    assert found.ci95[0] <= found.ratio <= found.ci95[1]
+    assert tuple(map(sum, zip(found.steps_used, found.contaminated, strict=True))) == (len(a), len(b))
+    assert min(found.steps_used) >= 4
+    if found.verdict == "a_faster":
+        assert found.ci95[1] < 1.0
+    if found.ci95[0] <= 1.0 <= found.ci95[1]:
+        assert found.verdict == "tie"
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_stationary_steps_does_not_matter(source: random.Random) -> None:
+    a = [1.0 + 0.004 * source.random() for _ in range(WINDOW)]
+    b = [value * 1.03 for value in a]
+    source.shuffle(b)
+    assert compare_series(a, b).verdict == "a_faster"
+    assert compare_series(b, b[::-1]).verdict == "tie"
+
+
+@given(st.integers(0, 1000), st.floats(1.05, 3.0))
+@settings(max_examples=20, deadline=None)
+def test_a_larger_difference_never_unsettles_the_verdict(seed: int, factor: float) -> None:
+    a, b = autoregressive(seed, WINDOW, 0.01), autoregressive(seed + 5000, WINDOW, 0.01)
+    assert compare_series(a, [factor * value for value in b]).verdict == "a_faster"

@@ -1,0 +1,69 @@
+"""How much a series is worth, its scatter, and Student's quantiles."""
+
+import math
+import random
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.measure.dependence import effective_steps, noise, robust_sigma, student_quantile
+
+
+def autoregressive(seed: int, count: int, memory: float) -> list[float]:
+    source = random.Random(seed)
+    state, values = source.gauss(0.0, 1.0), []
+    for _ in range(count):
+        values.append(state)
+        state = memory * state + math.sqrt(1.0 - memory**2) * source.gauss(0.0, 1.0)
+    return values
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.3, 0.6, 0.9])
+def test_the_worth_of_an_autoregression(memory: float) -> None:
+    """Its exact worth is n (1 - r) / (1 + r)."""
+    found = sorted(effective_steps(autoregressive(seed, 2000, memory)) for seed in range(9))[4]
+    assert found == pytest.approx(2000 * (1 - memory) / (1 + memory), rel=0.25)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.3, 0.6, 0.9])
+def test_scatter_and_memory_of_an_autoregression(memory: float) -> None:
+    found = noise(autoregressive(3, 4000, memory))
+    assert found.memory == pytest.approx(memory, abs=0.12)
+    assert found.level == pytest.approx(1.0, rel=0.25)
+    assert found.step == pytest.approx(math.sqrt(1.0 - memory), rel=0.1)
+
+
+def test_a_change_of_level_is_not_scatter() -> None:
+    values = autoregressive(5, 60, 0.0)
+    shifted = [value + 20.0 * (place >= 30) for place, value in enumerate(values)]
+    assert noise(shifted).level < 2.0 * noise(values).level < robust_sigma(shifted)
+
+
+def test_a_trend_is_worth_few_steps() -> None:
+    assert effective_steps([float(place) for place in range(100)]) < 6.0
+    assert effective_steps(list(accumulate(autoregressive(1, 200, 0.0)))) < 20.0
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60))
+def test_worth_is_from_one_to_the_number_and_blind_to_the_unit(values: list[float]) -> None:
+    worth = effective_steps(values)
+    assert 1.0 <= worth <= len(values)
+    assert effective_steps([8.0 * value for value in values]) == pytest.approx(worth)
+    assert effective_steps([-value for value in values]) == pytest.approx(worth)
+
+
+def test_constant_steps_are_worth_their_number() -> None:
+    assert effective_steps([3.0] * 12) == 12.0
+    assert noise([3.0] * 12).of_median(5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (8, 2.3060), (30, 2.0423), (1e6, 1.9600)],
+)
+def test_quantiles_of_students_t(degrees: float, expected: float) -> None:
+    """The tabulated values at 97.5 %."""
+    assert student_quantile(0.975, degrees) == pytest.approx(expected, rel=0.002)
+    assert student_quantile(0.025, degrees) == pytest.approx(-expected, rel=0.002)
