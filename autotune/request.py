@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +13,19 @@ import yaml
 from autotune.cluster import Cluster, load_cluster
 from autotune.errors import RequestError
 from autotune.space.compose import compose
-from autotune.space.files import TRIAL_KINDS, ModelFile, load_model
+from autotune.space.effort import Effort, effort_from, effort_of
+from autotune.space.files import ModelFile, load_model
 from autotune.space.guide import load_guide
+from autotune.space.kinds import command_of, contract_for, kind_of, recipe_of
 from autotune.space.parameters import Parameter, Point, SearchSpace
 from autotune.space.resolve import settings_of
+from autotune.validation import parse_duration as parse_duration
 from autotune_policies.documents import read_document
 from autotune_policies.settings import SETTINGS, Settings, closest
-from autotune_policies.surroundings import environment_of, read_environment
-from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec, contract_from, model_from
+from autotune_policies.surroundings import environment_of, read_environment, stale_variables, topology_of
+from autotune_trials import spec as documents
+from autotune_trials.programs import CommandSpec, RecipeSpec
+from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
 Select = Literal["throughput", "memory", "balanced"]
 SELECTS: tuple[Select, ...] = ("throughput", "memory", "balanced")
@@ -50,8 +55,12 @@ class TuneRequest:
         deadline_s: Seconds after which no further trial is launched; None = no limit.
         trial_deadline_s: A trial is killed after so long.
         trial_stall_s: A rank that reports nothing for so long hangs.
+        effort: What it may spend, and how its finalists are confirmed.
         program: Kind of trial program.
+        recipe: What bridge trials run; None for other kinds, and where the model has none for the cluster.
+        command: What command trials run; None for other kinds, and where none was given.
         asked: What was typed, as :func:`load_request` takes it: a stored study is opened again from it.
+        pinned: Settings that the nodes leave no choice about, whatever a point says; known after the preflight.
     """
 
     study: str
@@ -71,8 +80,12 @@ class TuneRequest:
     deadline_s: float | None = None
     trial_deadline_s: float = 1800.0
     trial_stall_s: float = 600.0
+    effort: Effort = field(default_factory=Effort)
     program: str = "native"
+    recipe: RecipeSpec | None = None
+    command: CommandSpec | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    pinned: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -92,15 +105,18 @@ class TuneRequest:
         """All canonical settings of a point of the space."""
         found = read_environment(self.cluster.env)
         here = {name: value for name, value in found.items() if value is not None and not SETTINGS[name].only_with}
-        return settings_of(point, {**here, **self.space.fixed, **self.cluster.fixed}, self.shape)
+        return settings_of({**point, **self.pinned}, {**here, **self.space.fixed, **self.cluster.fixed}, self.shape)
 
     def environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Variables of every rank: the cluster's, what the settings ask for, and HybridEP's view of the topology."""
-        variables = {**self.cluster.env, **environment_of(settings)}
-        if settings["dispatcher"] == "hybridep":
-            inside = min(int(settings["expert_parallel"]), self.cluster.nvlink_domain_gpus)
-            variables["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] = str(inside)
-        return variables
+        topology = topology_of(
+            settings,
+            nvlink_domain_gpus=self.cluster.nvlink_domain_gpus,
+            gpus_per_node=self.cluster.gpus_per_node,
+        )
+        unwanted = stale_variables(settings)
+        shared = {name: value for name, value in self.cluster.env.items() if name not in unwanted}
+        return {**shared, **environment_of(settings), **topology}
 
     def spec(self, trial: int, point: Point) -> TrialSpec:
         """The trial specification of a point."""
@@ -116,6 +132,8 @@ class TuneRequest:
             deadline_s=self.trial_deadline_s,
             stall_s=self.trial_stall_s,
             program=self.program,
+            recipe=self.recipe,
+            command=self.command,
         )
 
     def identity(self) -> dict[str, Any]:
@@ -128,6 +146,8 @@ class TuneRequest:
             "gang": asdict(self.gang),
             "contract": asdict(self.contract),
             "program": self.program,
+            "recipe": self.recipe and asdict(self.recipe),
+            "command": self.command and asdict(self.command),
             "parameters": {
                 parameter.name: {
                     "choices": list(parameter.choices),
@@ -142,6 +162,7 @@ class TuneRequest:
         """The request as ``request.yaml`` of the study folder has it; :func:`stored_request` reads it back."""
         space = {"baseline": self.space.baseline, "seeds": list(self.space.seeds), "fixed": dict(self.space.fixed)}
         kept = {"cluster_file": self.cluster.model_dump(by_alias=True), "space": space}
+        kept["confirm"] = self.effort.confirm.model_dump()
         plain = json.loads(json.dumps({"asked": dict(self.asked), **self.identity(), **kept}))
         return yaml.safe_dump(plain, sort_keys=False)
 
@@ -157,11 +178,17 @@ def load_request(
     storage: str | None = None,
     routing: str | None = None,
     trial: str | None = None,
+    recipe: str | None = None,
+    override: Sequence[str] = (),
+    command: str | None = None,
     select: str = "throughput",
     memory_limit_gib: float | None = None,
     deadline: str | None = None,
     seed: int = 0,
     probe_rules: float = 0.0,
+    budget_gpu_hours: float | None = None,
+    pays_back_after: int | None = None,
+    confirm: int | None = None,
 ) -> TuneRequest:
     """A complete request from what was typed.
 
@@ -175,28 +202,35 @@ def load_request(
         storage: Optuna storage URL; None = sqlite in the study folder.
         routing: Routing source; None = the model file's.
         trial: Kind of trial program; None = the model file's.
+        recipe: ``module:function`` of a bridge trial; None = the model file's for the cluster.
+        override: ``KEY=VALUE`` words that are set on the recipe's configuration.
+        command: Words of a command trial; None = the model file's.
         select: Which member of the front is exported.
         memory_limit_gib: Peak memory above which a trial is infeasible, GiB per GPU.
         deadline: E.g. ``2h``, ``90m``, ``45s``.
         seed: Seed of the sampler.
         probe_rules: Share of the launches that may break suspect rules, 0 to 1.
+        budget_gpu_hours: GPU-hours of the whole study; None = no limit.
+        pays_back_after: Steps of the training within which the next trial must pay; None = that is not asked.
+        confirm: Repeats of each finalist; None = the model file's, 0 = nothing is confirmed.
 
     Raises:
         RequestError: an unknown name, a wrong file or an impossible value.
     """
     asked = {
         "model": _portable(model), "cluster": _portable(cluster), "gpus": gpus, "trials": trials, "study": study,
-        "storage": storage, "routing": routing, "trial": trial, "select": select, "memory_limit_gib": memory_limit_gib,
-        "deadline": deadline, "seed": seed, "probe_rules": probe_rules,
+        "storage": storage, "routing": routing, "trial": trial, "recipe": recipe, "override": list(override),
+        "command": command, "select": select, "memory_limit_gib": memory_limit_gib, "deadline": deadline, "seed": seed,
+        "probe_rules": probe_rules, "budget_gpu_hours": budget_gpu_hours, "pays_back_after": pays_back_after,
+        "confirm": confirm,
     }  # fmt: skip
     file, machines = load_model(model), load_cluster(cluster)
-    contract = file.default_contract()
+    program = kind_of(file, trial)
+    contract = contract_for(program, file.default_contract())
     if routing is not None:
         if routing not in ROUTING_SOURCES:
             raise RequestError(f"routing={routing!r} is not known", hint=closest(routing, ROUTING_SOURCES))
         contract = replace(contract, routing=replace(contract.routing, source=routing))
-    if trial is not None and trial not in TRIAL_KINDS:
-        raise RequestError(f"trial={trial!r} is not known", hint=closest(trial, TRIAL_KINDS))
     if select not in SELECTS:
         raise RequestError(f"select={select!r} is not known", hint=closest(select, SELECTS))
     if trials < 1:
@@ -229,7 +263,13 @@ def load_request(
         deadline_s=None if deadline is None else parse_duration(deadline),
         trial_deadline_s=file.deadline_s,
         trial_stall_s=file.stall_s,
-        program=trial or file.trial,
+        effort=effort_of(
+            file.confirm, contract,
+            budget_gpu_hours=budget_gpu_hours, pays_back_after=pays_back_after, confirm=confirm,
+        ),
+        program=program,
+        recipe=recipe_of(program, file, machines.name, recipe, override),
+        command=command_of(program, file, command),
         asked=asked,
     )
 
@@ -268,10 +308,10 @@ def _from_stored(stored: Mapping[str, Any], study: str, folder: Path) -> TuneReq
         study=study,
         home=folder,
         model=stored["model"]["name"],
-        shape=model_from(stored["model"]),
+        shape=documents.model_from(stored["model"]),
         cluster=Cluster.model_validate(stored["cluster_file"]),
         gang=GangShape(**stored["gang"]),
-        contract=contract_from(stored["contract"]),
+        contract=documents.contract_from(stored["contract"]),
         space=SearchSpace(parameters, space["fixed"], space["baseline"], tuple(space["seeds"])),
         trials=asked["trials"],
         select=asked["select"],
@@ -279,7 +319,10 @@ def _from_stored(stored: Mapping[str, Any], study: str, folder: Path) -> TuneReq
         seed=asked["seed"],
         probe_rules=asked["probe_rules"],
         storage=asked["storage"],
+        effort=effort_from(asked, stored.get("confirm")),
         program=stored["program"],
+        recipe=stored["recipe"] and documents.recipe_from(stored["recipe"]),
+        command=stored["command"] and documents.command_from(stored["command"]),
         asked=asked,
     )
 
@@ -287,22 +330,6 @@ def _from_stored(stored: Mapping[str, Any], study: str, folder: Path) -> TuneReq
 def studies(home: Path | None = None) -> list[str]:
     """Names of the studies in a folder, sorted."""
     return sorted(path.parent.name for path in home_folder(home).glob("*/request.yaml"))
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of a duration such as ``2h``, ``90m``, ``45s`` or ``1.5h``.
-
-    Raises:
-        RequestError: anything else, or not above zero.
-    """
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    try:
-        seconds = float(text[:-1]) * units[text[-1:]]
-    except (KeyError, ValueError):
-        seconds = float("nan")
-    if not 0 < seconds < float("inf"):
-        raise RequestError(f"duration {text!r} is not understood", hint="write a number and a unit: 45s, 90m, 2h, 1d")
-    return seconds
 
 
 def _portable(name: str) -> str:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from autotune.scheduling.environment import prepare
 from autotune.search.proposal import Proposal, require_legal_baseline
 from autotune.search.storage import StudyLock, storage_errors
 from autotune.search.study import Study
+from autotune_trials.probe import MODULE_PREFIX
 
 
 def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
@@ -59,8 +61,10 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
         signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
         progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
         surroundings = preflight_ray(request, session.node_ids)
+        _require_recipe(request, surroundings)
         for backend, reason in surroundings.unavailable.items():
             progress.say(f"preflight: {backend} is unavailable: {reason}")
+        request = replace(request, pinned=surroundings.pinned)
         _require_baseline(request, surroundings)
         require_legal_baseline(request, surroundings.stack)
         study.enter(surroundings)
@@ -86,6 +90,17 @@ def _announce(progress: Progress, proposal: Proposal) -> None:
     progress.launched(proposal.trial, proposal.settings)
     if proposal.probes:
         progress.say(f"trial {proposal.trial:04d} breaks suspect rules to find out: {', '.join(proposal.probes)}")
+
+
+def _require_recipe(request: TuneRequest, surroundings: Surroundings) -> None:
+    """A bridge trial imports its recipe and its training loop on every rank."""
+    for name in request.recipe.modules if request.recipe is not None else ():
+        reason = surroundings.unavailable.get(f"{MODULE_PREFIX}{name}")
+        if reason is not None:
+            raise ClusterError(
+                f"the recipe cannot run here: {name} cannot be imported: {reason}",
+                hint="install megatron-bridge, and the recipe's own package, on every node",
+            )
 
 
 def _require_baseline(request: TuneRequest, surroundings: Surroundings) -> None:

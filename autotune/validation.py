@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from autotune.errors import SpaceError
+from autotune.errors import RequestError, SpaceError
 from autotune_policies.documents import Document, read_document
 from autotune_policies.errors import PolicyError
 from autotune_policies.settings import closest
@@ -163,3 +163,19 @@ def _keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     if not isinstance(annotation, type) or not issubclass(annotation, BaseModel):
         return []
     return [field.alias or name for name, field in annotation.model_fields.items()]
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as ``2h``, ``90m``, ``45s`` or ``1.5h``.
+
+    Raises:
+        RequestError: anything else, or not above zero.
+    """
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    try:
+        seconds = float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        seconds = float("nan")
+    if not 0 < seconds < float("inf"):
+        raise RequestError(f"duration {text!r} is not understood", hint="write a number and a unit: 45s, 90m, 2h, 1d")
+    return seconds

@@ -1,7 +1,7 @@
 """Entry point of ``autotune``: finds the command, prints expected errors as one line and a hint.
 
-The policy commands need PyYAML only and are handed on before anything else is imported, so that they work in a
-training container; every other command says which extra it misses.
+The policy commands but ``policy check`` need PyYAML only and are handed on before anything else is imported, so that
+they work in a training container; every other command says which extra it misses.
 """
 
 import errno
@@ -18,7 +18,7 @@ _PATH = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, e
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 = ok, 1 = the run failed, 2 = the request is wrong."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if argv[:1] == ["policy"]:
+    if argv[:1] == ["policy"] and argv[1:2] != ["check"]:
         from autotune_policies.__main__ import main as policy_main
 
         return policy_main(argv[1:], prog="autotune policy")

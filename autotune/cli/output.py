@@ -4,10 +4,29 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from autotune.errors import RequestError
 from autotune.export.result import Result
 from autotune.measure.outcome import TrialState
 from autotune.monitor.table import render_result
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """A file that the user named and the machine refuses is the user's to change.
+
+    Raises:
+        RequestError: instead of the OSError; names the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(
+            f"{what} {path} cannot be written: {error.strerror}", hint="name a file in a folder that you may write to"
+        ) from error
 
 
 def print_result(result: Result, as_json: bool) -> int:

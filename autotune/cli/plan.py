@@ -1,15 +1,18 @@
 """``autotune plan``."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from autotune.cli import options
+from autotune.cli.output import writing
 from autotune.cli.tables import aligned, value_text
-from autotune.constraint.check import is_legal
-from autotune.constraint.rule import candidate
-from autotune.predict.rank import SEEN, Ranked, Ranking, rank
+from autotune.export.draft import ALTERNATIVES, STACK, draft_text, ranked
+from autotune.files import write_atomically
+from autotune.predict.rank import SEEN, Ranked, Ranking
 from autotune.predict.relief import longest_parts, relief
 from autotune.request import TuneRequest, load_request
 from autotune_policies.settings import SETTINGS, Value
@@ -23,14 +26,32 @@ from autotune_policies.settings import SETTINGS, Value
 @click.option("--gpus", type=int, metavar="N", help="GPUs. Default: the model file's.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many to show.")
 @click.option("--memory-limit-gib", type=float, metavar="X", help="Leave out what has a higher peak, GiB per GPU.")
+@click.option(
+    "--policy", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Also write the first one as a policy draft, marked predicted; ranks what the newest release can run.",
+)  # fmt: skip
 @options.as_json
-def command(model: str, cluster: str, gpus: int | None, top: int, memory_limit_gib: float | None, as_json: bool) -> int:
+def command(
+    model: str,
+    cluster: str,
+    gpus: int | None,
+    top: int,
+    memory_limit_gib: float | None,
+    policy: Path | None,
+    as_json: bool,
+) -> int:
     """The fastest legal configurations as predicted, with time and memory by part, without hardware.
 
     The exit status is 1 when no legal configuration fits into memory.
     """
     request = load_request(model, cluster, gpus=gpus, memory_limit_gib=memory_limit_gib)
-    ranking = rank(request, lambda settings: is_legal(candidate(request, settings, None)), top=top)
+    stack = None if policy is None else STACK
+    wanted = top if policy is None else max(top, 1 + ALTERNATIVES)
+    ranking = ranked(request, stack, wanted)
+    if policy is not None and ranking.best:
+        with writing("policy", policy):
+            write_atomically(policy, draft_text(request, ranking).encode())
+    ranking = replace(ranking, best=ranking.best[:top])
     if as_json:
         print(json.dumps(_document(request, ranking)))
     else:

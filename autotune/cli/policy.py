@@ -1,14 +1,22 @@
-"""``autotune policy`` for shell completion; ``main`` hands the command itself on before click is imported."""
+"""``autotune policy``: only ``check`` runs here; ``main`` hands all else on before click is imported."""
+
+import importlib
 
 import click
 
-from autotune_policies.__main__ import main
+
+class _Policy(click.Group):
+    """Knows the one command that needs the head side."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["check"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "check":
+            return None
+        command = importlib.import_module("autotune.cli.policy_check").command
+        assert isinstance(command, click.Command)
+        return command
 
 
-@click.command(
-    "policy", add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def command(words: tuple[str, ...]) -> int:
-    """Validate, show, render and run exported policies."""
-    return main(list(words), prog="autotune policy")
+command = _Policy("policy", help="Validate, show, render, check and run exported policies.")

@@ -1,6 +1,7 @@
 """``autotune start``."""
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ from autotune.cli import options
 from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
 from autotune.search.proposal import require_legal_baseline
+from autotune.search.warm import warm_start as warmed
 from autotune.space.files import TRIAL_KINDS
 from autotune.space.kinds import require_runnable
 
@@ -20,9 +22,24 @@ from autotune.space.kinds import require_runnable
 )
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
 @click.option("--trial", type=click.Choice(TRIAL_KINDS), help="Kind of trial program. Default: the model file's.")
+@click.option("--recipe", metavar="MODULE:FUNCTION", help="Recipe of a bridge trial. Default: the model file's.")
+@click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set on the recipe first; may be repeated.")
+@click.option(
+    "--command", metavar="WORDS",
+    help="What a command trial runs, e.g. 'python pretrain_gpt.py --train-iters {steps} {arguments}'.",
+)  # fmt: skip
 @click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
 @click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
 @click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
+@click.option("--budget-gpu-hours", type=float, metavar="H", help="Launch nothing that would take the study beyond them.")
+@click.option(
+    "--pays-back-after", type=int, metavar="STEPS",
+    help="Search on only while the expected gain pays for the next trial within so many steps of the training.",
+)  # fmt: skip
+@click.option(
+    "--confirm", type=int, metavar="N",
+    help="Runs of each finalist, in turns, before one is chosen; 0 = none. Default: the model file's.",
+)  # fmt: skip
 @click.option(
     "--routing", metavar="SOURCE", help="Routing source: forced_balance or natural. Default: the model file's."
 )
@@ -37,6 +54,9 @@ from autotune.space.kinds import require_runnable
 @options.home
 @click.option("--storage", metavar="URL", help="Optuna storage. Default: sqlite in the study's folder.")
 @click.option("--address", default="auto", show_default=True, metavar="auto|local|HOST:PORT", help="Which Ray cluster.")
+@click.option(
+    "--warm-start", metavar="POLICY|STUDY", help="Try a policy's settings first, or those of a study's policy."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampler.")
 @click.option(
     "--probe-rules", type=float, default=0.0, show_default=True, metavar="SHARE",
@@ -44,14 +64,22 @@ from autotune.space.kinds import require_runnable
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the first trial and the shape of its gang; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Last line of stdout: the result as JSON.")
-def command(address: str, dry_run: bool, as_json: bool, **asked: Any) -> int:
+def command(address: str, dry_run: bool, as_json: bool, warm_start: str | None, **asked: Any) -> int:
     """Tune a model on a cluster: run trials, find the best settings, write a policy.
 
     The result is written to the study's folder as policy.yaml, with all measurements in measurements.parquet.
     """
     request = load_request(**asked)
-    require_runnable(request.program, request.shape)
+    require_runnable(
+        request.program, request.shape,
+        recipe=request.recipe, command=request.command, device=request.gang.device,
+    )  # fmt: skip
     require_legal_baseline(request)
+    if warm_start is not None:
+        warm = warmed(request, warm_start)
+        request = warm.request
+        for line in warm.dropped:
+            print(line, file=sys.stderr)
     if dry_run:
         print(json.dumps(_first_trial(request), indent=None if as_json else 1))
         return 0

@@ -22,6 +22,7 @@ from autotune_policies.backends import BACKENDS
 from autotune_policies.policy import Policy, dump_policy
 from autotune_policies.settings import Settings, model_parallel_ranks, resolve
 from autotune_policies.surroundings import environment_of, launch_of
+from autotune_trials.programs import CommandSpec, RecipeSpec
 from autotune_trials.spec import Contract, GangShape, ModelShape
 
 _RANGED = ("megatron_core", "torch", "transformer_engine")
@@ -45,6 +46,9 @@ class StudyFacts:
         gpu_hours: GPU-hours the study has spent.
         env: Variables that every rank had before its first torch import.
         launch: What the launcher did beyond them.
+        program: Kind of trial program.
+        recipe: What bridge trials ran.
+        command: What command trials ran.
     """
 
     study: str
@@ -59,6 +63,9 @@ class StudyFacts:
     gpu_hours: float
     env: Mapping[str, str] = field(default_factory=dict)
     launch: Mapping[str, Any] = field(default_factory=dict)
+    program: str = "native"
+    recipe: RecipeSpec | None = None
+    command: CommandSpec | None = None
 
 
 def make_policy(
@@ -208,10 +215,20 @@ def _evidence(
         "gpu_hours": facts.gpu_hours,
         "trials": trials,
         "note": "; ".join(caveats(contract, gang)),
-        "contract": {"model": asdict(facts.shape), "contract": asdict(contract), "gang": asdict(gang)},
-    }
+        "contract": {
+            "model": asdict(facts.shape), "contract": asdict(contract), "gang": asdict(gang), **_program(facts),
+        },
+    }  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(evidence))
     return plain
+
+
+def _program(facts: StudyFacts) -> dict[str, Any]:
+    """What ran, where it was not our own trainer: without it nobody could measure the policy again."""
+    if facts.program == "native":
+        return {}
+    parts = {"recipe": facts.recipe, "command": facts.command}
+    return {"program": facts.program, **{name: asdict(part) for name, part in parts.items() if part is not None}}
 
 
 def _step_time(outcome: TrialOutcome) -> dict[str, Any]:

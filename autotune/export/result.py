@@ -1,16 +1,20 @@
 """What a study came to: the front, the winner, the files that record them, and how both are shown."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autotune.export.measurements import measurement_row, write_measurements
+import yaml
+
+from autotune.export.measurements import Row, measurement_row, write_measurements, write_text_table
 from autotune.export.pareto import front as pareto_front
 from autotune.export.pareto import winner as choose
 from autotune.export.policy import StudyFacts, make_policy, write_policy
 from autotune.export.report import gpu_hours, summary
+from autotune.files import write_atomically
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -59,14 +63,7 @@ def conclude(
     policy = choose_policy(request, outcomes, surroundings)
     path = request.folder / "policy.yaml" if policy else None
     if surroundings is not None:
-        rows = [
-            measurement_row(
-                outcome, study=request.study, model=request.shape, cluster=request.cluster.name,
-                contract=request.contract, gang=request.gang, stack=surroundings.stack,
-            )
-            for outcome in outcomes
-        ]  # fmt: skip
-        write_measurements(request.folder / "measurements.parquet", rows)
+        write_measurements(request.folder / "measurements.parquet", measurement_rows(request, outcomes, surroundings))
     if policy is not None and path is not None:
         write_policy(path, policy)
     else:
@@ -77,7 +74,36 @@ def conclude(
         state="finished" if path else "failed", outcomes=outcomes, front=best, winner=winner,
         policy=str(path) if path else None, gpu_hours=gpu_hours(outcomes), wall_s=wall_s,
     )  # fmt: skip
-    return Result(request, outcomes, best, winner, _baseline(request, outcomes), path, document)
+    return Result(request, outcomes, best, winner, _baseline(request, outcomes, surroundings), path, document)
+
+
+def measurement_rows(request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings) -> list[Row]:
+    """The study's measurement table, one row per trial."""
+    return [
+        measurement_row(
+            outcome, study=request.study, model=request.shape, cluster=request.cluster.name,
+            contract=request.contract, gang=request.gang, stack=surroundings.stack,
+        )
+        for outcome in outcomes
+    ]  # fmt: skip
+
+
+def write_record(
+    folder: Path, request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings, policy: Policy
+) -> None:
+    """Write a policy with the record behind it, as text for a review: the request, and how every trial ended.
+
+    What was typed is left out, since it may name folders of one machine and the password of a storage.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    asked = json.loads(json.dumps({**request.identity(), "baseline": request.space.baseline}))
+    write_atomically(folder / "request.yaml", yaml.safe_dump(asked, sort_keys=False).encode())
+    rows = measurement_rows(request, outcomes, surroundings)
+    about = f"study {request.study}: every trial, in order"
+    write_text_table(folder / "measurements.tsv", rows, about)
+    write_policy(folder / "policy.yaml", policy)
 
 
 def choose_policy(
@@ -92,8 +118,9 @@ def choose_policy(
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours(outcomes),
         env=request.environment(winner.settings), launch=request.cluster.launch,
+        program=request.program, recipe=request.recipe, command=request.command,
     )  # fmt: skip
-    baseline = _baseline(request, outcomes)
+    baseline = _baseline(request, outcomes, surroundings)
     return make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
 
 
@@ -110,7 +137,10 @@ def _within_limit(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> lis
     return [outcome for outcome in outcomes if limit is None or (outcome.peak_memory_bytes or 0) <= limit]
 
 
-def _baseline(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> TrialOutcome | None:
-    wanted = request.settings(request.space.baseline)
+def _baseline(
+    request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings | None
+) -> TrialOutcome | None:
+    here = replace(request, pinned=surroundings.pinned) if surroundings is not None else request
+    wanted = here.settings(here.space.baseline)
     complete = (outcome for outcome in outcomes if outcome.state is TrialState.COMPLETE)
     return next((outcome for outcome in complete if outcome.settings == wanted), None)

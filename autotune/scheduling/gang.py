@@ -1,11 +1,12 @@
 """The one loop that runs a gang, whatever starts its processes."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
 from autotune.measure.run import Ending, GangRun, RankExit
+from autotune_trials.claims import Claim, merged
 from autotune_trials.events import StepRecord
 from autotune_trials.processes import describe_exit
 from autotune_trials.spec import TrialSpec
@@ -44,8 +45,12 @@ class Gang(Protocol):
             GangLost: a node could not be reached.
         """
 
-    def kill(self) -> None:
-        """Kill all ranks on every node that can be reached, and wait until they are gone; may be repeated."""
+    def kill(self, *, stacks: bool = False) -> None:
+        """Kill all ranks on every node that can be reached, and wait until they are gone; may be repeated.
+
+        Args:
+            stacks: Whether the nodes keep what every living rank is doing at this moment.
+        """
 
     def logs(self, rank: int, max_bytes: int) -> str:
         """The end of what a rank printed; empty when its node cannot be reached."""
@@ -71,7 +76,7 @@ def run_gang(
     Args:
         gang: Where it runs; still open afterwards, so that logs can be fetched.
         spec: What it runs.
-        on_step: Called with each step record of rank 0 as it arrives.
+        on_step: Called with each step record as it arrives.
         clock: Seconds that only grow.
         sleep: Waits for some seconds.
         should_stop: Asked between looks; True cancels the run.
@@ -81,6 +86,7 @@ def run_gang(
     """
     book = _Book(spec)
     started_s = clock()
+    ending: Ending = "cancelled"
 
     def look() -> None:
         for record in book.take(gang.poll(), clock()):
@@ -103,7 +109,7 @@ def run_gang(
     except GangLost as lost:
         ending, message = "lost", str(lost)
     finally:
-        gang.kill()
+        gang.kill(stacks=ending in ("deadline", "stall"))
     with suppress(GangLost):  # how it ended is known; this only completes the picture
         look()
     ranks = tuple(book.rank_exit(rank, gang) for rank in range(spec.gang.world_size))
@@ -116,6 +122,9 @@ def run_gang(
         wall_s=clock() - started_s,
         rank_lifetime_s=max((status.lifetime_s for status in book.nodes.values()), default=0.0),
         hosts=tuple(status.host for _, status in sorted(book.nodes.items())),
+        claims=merged(Claim((rank,), shown) for rank, shown in book.claims.items()),
+        stacks=book.stacks,
+        health=tuple(book.health.get(node) for node in sorted(book.nodes)),
     )
 
 
@@ -127,7 +136,10 @@ class _Book:
         self.nodes: dict[int, NodeStatus] = {}
         self.steps: list[StepRecord] = []
         self.resolved: dict[str, Any] | None = None
-        self._heard: dict[int, tuple[str, float]] = {}
+        self.claims: dict[int, Mapping[str, Any]] = {}
+        self.stacks: dict[int, str] = {}
+        self.health: dict[int, Mapping[str, Any]] = {}
+        self._heard: dict[int, tuple[tuple[str, int], float]] = {}
 
     def take(self, statuses: Iterable[NodeStatus], now_s: float) -> list[StepRecord]:
         """Add one look at the nodes; returns the steps that are new."""
@@ -135,11 +147,19 @@ class _Book:
         for status in statuses:
             self.nodes[status.node] = status
             self.resolved = status.resolved or self.resolved
-            news += status.steps
+            self.claims |= {rank: claim.shown for claim in status.claims for rank in claim.ranks}
+            self.stacks |= status.stacks
+            if status.health is not None:
+                self.health[status.node] = status.health
+            for record in status.steps:
+                # A command may print its step lines from several ranks: the first to say it counts.
+                if not self.steps or record.step > self.steps[-1].step:
+                    self.steps.append(record)
+                    news.append(record)
             for rank in status.ranks:
-                if rank.rank not in self._heard or self._heard[rank.rank][0] != rank.place:
-                    self._heard[rank.rank] = (rank.place, now_s)
-        self.steps += news
+                sign = (rank.place, rank.num_events)
+                if rank.rank not in self._heard or self._heard[rank.rank][0] != sign:
+                    self._heard[rank.rank] = (sign, now_s)
         return news
 
     def verdict(self, now_s: float, launched_s: float) -> tuple[Ending, str] | None:
@@ -179,6 +199,7 @@ class _Book:
             peak_memory_bytes=status.peak_memory_bytes,
             failure=status.failure,
             log_tail=gang.logs(rank, LOG_TAIL_BYTES) if wanted else "",
+            median_step_time_s=status.median_step_time_s,
         )
 
 

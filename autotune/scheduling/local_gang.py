@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from autotune.scheduling.gang import GangLost
 from autotune_trials.node import NodeRanks, free_port
@@ -21,6 +22,7 @@ class LocalGang:
         argv: Program of a rank; default: the native trial program.
         fence_s: A node whose state nobody asks for so long kills its ranks; None = never.
         fingerprint: Key of the compile caches in node-local scratch; None = the libraries' own places.
+        nvml: Binding to watch the GPUs with; None = the installed one, for a gang that runs on GPUs.
     """
 
     def __init__(
@@ -30,11 +32,13 @@ class LocalGang:
         argv: Sequence[str] | None = None,
         fence_s: float | None = None,
         fingerprint: str | None = None,
+        nvml: Any = None,
     ) -> None:
         self._work_dir = work_dir
         self._argv = argv
         self._fence_s = fence_s
         self._fingerprint = fingerprint
+        self._nvml = nvml
         self._ranks_per_node = 1
         self._nodes: list[NodeRanks] = []
 
@@ -55,6 +59,7 @@ class LocalGang:
                 argv=self._argv,
                 fence_s=self._fence_s,
                 fingerprint=self._fingerprint,
+                nvml=self._nvml,
             )
             self._nodes.append(ranks)
             try:
@@ -66,10 +71,10 @@ class LocalGang:
         """How things stand, one entry per node."""
         return [node.poll() for node in self._nodes]
 
-    def kill(self) -> None:
+    def kill(self, *, stacks: bool = False) -> None:
         """Kill all ranks and wait until they are gone."""
         for node in self._nodes:
-            node.kill()
+            node.kill(stacks=stacks)
 
     def logs(self, rank: int, max_bytes: int) -> str:
         """The end of what a rank printed."""

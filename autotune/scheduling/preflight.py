@@ -8,32 +8,20 @@ from typing import Any
 from autotune.errors import ClusterError
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
-from autotune_trials.facts import Facts, fingerprint, node_facts
-from autotune_trials.probe import Verdict, probe_all
+from autotune_trials.facts import fingerprint
+from autotune_trials.node import scratch
+from autotune_trials.preflight.exchange import PERMUTE_FUSION
+from autotune_trials.preflight.node import EXCHANGE_TIMEOUT_S, NodeReport, inspect_node
+from autotune_trials.probe import MODULE_PREFIX
 
 PROBE_TIMEOUT_S = 120.0
 """Importing a backend takes seconds; on a cold file system a minute. Longer is a hang."""
 
 _ANSWER_MARGIN_S = 60.0
+_PINS: Mapping[str, Mapping[str, Any]] = {PERMUTE_FUSION: {"permute_fusion": False}}
+"""What a failure pins for every trial, the baseline included, since it is no failure of a dispatcher."""
+
 _MUST_AGREE = ("versions", "gpus")
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """One node.
-
-    Attributes:
-        facts: What it is.
-        verdicts: What the probe of each backend found there.
-    """
-
-    facts: Facts
-    verdicts: Mapping[str, Verdict]
-
-    @property
-    def host(self) -> str:
-        """Its host name."""
-        return str(self.facts["host"])
 
 
 @dataclass(frozen=True)
@@ -57,6 +45,14 @@ class Preflight:
                     reasons.setdefault(backend, {}).setdefault(reason, []).append(node.host)
         return {backend: "; ".join(self._said(*item) for item in found.items()) for backend, found in reasons.items()}
 
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """Settings that every trial must have here, whatever its point says."""
+        unavailable = self.unavailable
+        return {
+            name: value for subject, pins in _PINS.items() if subject in unavailable for name, value in pins.items()
+        }
+
     def surroundings(self) -> Surroundings:
         """What the study needs to know of it.
 
@@ -74,7 +70,9 @@ class Preflight:
                     )
         digests = sorted({fingerprint(node.facts) for node in self.nodes})
         digest = digests[0] if len(digests) == 1 else fingerprint({"nodes": digests})
-        return Surroundings(digest, dict(first.facts["versions"]), self.unavailable)
+        if self.pinned:  # the baseline is another one then, so nothing is comparable with what ran without the pin
+            digest = fingerprint({"nodes": digests, "pinned": self.pinned})
+        return Surroundings(digest, dict(first.facts["versions"]), self.unavailable, self.pinned)
 
     def _said(self, reason: str, hosts: Sequence[str]) -> str:
         if len(hosts) == len(self.nodes):
@@ -84,7 +82,11 @@ class Preflight:
 
 
 def preflight_local(
-    backends: Iterable[str], env: Mapping[str, str] | None = None, timeout_s: float = PROBE_TIMEOUT_S
+    backends: Iterable[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
+    *,
+    cached: bool = True,
 ) -> Preflight:
     """Look at this machine.
 
@@ -92,8 +94,9 @@ def preflight_local(
         backends: Dispatchers to probe.
         env: Variables that trials get.
         timeout_s: A probe that takes longer is a hang.
+        cached: Whether a good verdict from an earlier look will do.
     """
-    return Preflight((_look(list(backends), dict(env or {}), timeout_s),))
+    return Preflight((_look(list(backends), dict(env or {}), timeout_s, cached),))
 
 
 def preflight_nodes(
@@ -101,6 +104,8 @@ def preflight_nodes(
     backends: Iterable[str],
     env: Mapping[str, str] | None = None,
     timeout_s: float = PROBE_TIMEOUT_S,
+    *,
+    cached: bool = True,
 ) -> Preflight:
     """Look at nodes of the connected Ray cluster, all at the same time.
 
@@ -109,6 +114,7 @@ def preflight_nodes(
         backends: Dispatchers to probe.
         env: Variables that trials get.
         timeout_s: A probe that takes longer is a hang.
+        cached: Whether a good verdict from an earlier look will do.
 
     Raises:
         ClusterError: a node does not answer.
@@ -118,7 +124,9 @@ def preflight_nodes(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     look = ray.remote(num_cpus=0, max_retries=0)(_look)
-    arguments = (list(backends), dict(env or {}), timeout_s)
+    subjects = list(backends)
+    arguments = (subjects, dict(env or {}), timeout_s, cached)
+    longest_s = timeout_s + _ANSWER_MARGIN_S + EXCHANGE_TIMEOUT_S * len(subjects)
     answers = [
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(*arguments)
         for node_id in node_ids
@@ -126,7 +134,7 @@ def preflight_nodes(
     reports = []
     for node_id, answer in zip(node_ids, answers, strict=True):
         try:
-            reports.append(ray.get(answer, timeout=timeout_s + _ANSWER_MARGIN_S))
+            reports.append(ray.get(answer, timeout=longest_s))
         except RayError as error:
             lines = str(error).strip().splitlines() or [""]
             raise ClusterError(
@@ -136,13 +144,34 @@ def preflight_nodes(
     return Preflight(tuple(reports))
 
 
+def preflight_address(
+    address: str, backends: Iterable[str], env: Mapping[str, str] | None = None, *, cached: bool = True
+) -> Preflight:
+    """Look at every node of a running Ray cluster, which is joined for as long as that takes.
+
+    Args:
+        address: ``auto`` or ``HOST:PORT``.
+        backends: Dispatchers to probe.
+        env: Variables that trials get.
+        cached: Whether a good verdict from an earlier look will do.
+
+    Raises:
+        ClusterError: no cluster at that address, or a node does not answer.
+    """
+    from autotune.scheduling.session import joined
+
+    with joined(address) as node_ids:
+        return preflight_nodes(node_ids, backends, env, cached=cached)
+
+
 def preflight_ray(request: TuneRequest, node_ids: Sequence[str]) -> Surroundings:
-    """Look at the nodes for one study: every dispatcher that its space can ask for.
+    """Look at the nodes for one study: every dispatcher that its space can ask for, and its recipe's modules.
 
     Raises:
         ClusterError: a node does not answer, or the nodes differ.
     """
-    return preflight_nodes(node_ids, backends_of(request), request.cluster.env).surroundings()
+    probed = [*backends_of(request), *modules_of(request), *fusions_of(request)]
+    return preflight_nodes(node_ids, probed, request.cluster.env).surroundings()
 
 
 def backends_of(request: TuneRequest) -> list[str]:
@@ -154,8 +183,22 @@ def backends_of(request: TuneRequest) -> list[str]:
     return list(dict.fromkeys(value for value in values if isinstance(value, str)))
 
 
-def _look(backends: list[str], env: dict[str, str], timeout_s: float) -> NodeReport:
+def fusions_of(request: TuneRequest) -> list[str]:
+    """The fused permutation, if any point of the space can ask for it."""
+    space = request.space
+    fixed = [space.baseline, *space.seeds, space.fixed, request.cluster.fixed]
+    values = [given.get("permute_fusion") for given in fixed]
+    values += [value for each in space.parameters if each.name == "permute_fusion" for value in each.choices]
+    return [PERMUTE_FUSION] if True in values else []
+
+
+def modules_of(request: TuneRequest) -> list[str]:
+    """What a bridge trial must be able to import, as the probe names it."""
+    return [f"{MODULE_PREFIX}{name}" for name in request.recipe.modules] if request.recipe is not None else []
+
+
+def _look(backends: list[str], env: dict[str, str], timeout_s: float, cached: bool) -> NodeReport:
     """One node, seen from itself."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray hides GPUs from a task that holds none; trials will have them
-    return NodeReport(node_facts(), probe_all(backends, env, timeout_s))
+    return inspect_node(backends, env, timeout_s, scratch() if cached else None)

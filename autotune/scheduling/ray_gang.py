@@ -57,10 +57,10 @@ class NodeWorker:
         assert self._ranks is not None
         return self._ranks.poll().to_dict()
 
-    def kill(self) -> None:
+    def kill(self, stacks: bool) -> None:
         """Kill the ranks, if they were started, and wait until they are gone."""
         if self._ranks is not None:
-            self._ranks.kill()
+            self._ranks.kill(stacks=stacks)
 
     def logs(self, rank: int, max_bytes: int) -> str:
         """The end of what a rank printed."""
@@ -130,9 +130,9 @@ class RayGang:
         answers = self._gather([worker.poll.remote() for worker in self._workers], self._timeout_s)
         return [NodeStatus.from_dict(answer) for answer in answers]
 
-    def kill(self) -> None:
+    def kill(self, *, stacks: bool = False) -> None:
         """Kill all ranks that can be reached. A worker that does not answer is killed itself: its ranks follow."""
-        asked = [(worker, worker.kill.remote()) for worker in self._workers]
+        asked = [(worker, worker.kill.remote(stacks)) for worker in self._workers]
         end_s = time.monotonic() + _KILL_TIMEOUT_S
         for worker, answer in asked:
             try:

@@ -85,6 +85,32 @@ def _no_orphans() -> Iterator[None]:
         janitor.dismiss()
 
 
+@contextmanager
+def joined(address: str) -> Iterator[tuple[str, ...]]:
+    """A running Ray cluster, only to look at it: the ids of its living nodes.
+
+    Args:
+        address: ``auto`` (``RAY_ADDRESS``, or one that was started here) or ``HOST:PORT``.
+
+    Raises:
+        ClusterError: no cluster at that address.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    if address != "auto":
+        _check_answers(address)
+    try:
+        _init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ClusterError(
+            f"the Ray cluster at {address} cannot be joined: {reason}", hint="give --address HOST:PORT of the Ray head"
+        ) from error
+    try:
+        yield tuple(sorted(str(node["NodeID"]) for node in ray.nodes() if node["Alive"]))
+    finally:
+        ray.shutdown()
+
+
 def needs(request: TuneRequest) -> str:
     """What a gang of this request needs, in words."""
     gang, cluster = request.gang, request.cluster

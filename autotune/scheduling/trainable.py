@@ -5,7 +5,7 @@ import math
 import socket
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,19 @@ def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
     finally:
         gang.close()
     if run.resolved is not None:
+        run = _with_container_beside(run, run.resolved, folder)
         write_atomically(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False).encode())
     outcome = judge(spec, run)
     write_atomically(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1).encode())
     return outcome
+
+
+def _with_container_beside(run: GangRun, resolved: Mapping[str, Any], folder: Path) -> GangRun:
+    """The run with a ConfigContainer that a recipe saved in a file of its own: it is long, and others read it."""
+    container = resolved.get("container")
+    if container is not None:
+        write_atomically(folder / "ConfigContainer.yaml", yaml.safe_dump(container, sort_keys=False).encode())
+    return replace(run, resolved={name: value for name, value in resolved.items() if name != "container"})
 
 
 def _append(file: Any, record: StepRecord) -> None:

@@ -1,6 +1,7 @@
 """The study as Ray Tune wants it: suggest a configuration, take its result."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from autotune.errors import RunError
+from autotune.measure.account import remaining_s
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -25,6 +27,7 @@ class StudySearcher(Searcher):
 
     Attributes:
         exhausted: Whether the space had no further point.
+        stopped: Why no further trial was launched though the study wanted one: budget, wall time, no expected gain.
         problem: Why the run cannot go on: a failure outside the gang, or too many lost trials in a row.
 
     Args:
@@ -34,6 +37,7 @@ class StudySearcher(Searcher):
         on_launch: Called with every proposal that is handed to Tune.
         on_end: Called with every outcome, launched or not.
         clock: Unix time, for the deadline of the run.
+        stop_at_s: The deadline as Unix time; None = there is none.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class StudySearcher(Searcher):
         on_launch: Callable[[Proposal], None] = lambda _: None,
         on_end: Callable[[TrialOutcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        stop_at_s: float | None = None,
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study = study
@@ -53,18 +58,20 @@ class StudySearcher(Searcher):
         self._on_launch = on_launch
         self._on_end = on_end
         self._clock = clock
-        self._stop_at = None if request.deadline_s is None else clock() + request.deadline_s
+        self._stop_at_s = stop_at_s
         self._running: dict[str, Proposal] = {}
         self._reported = {outcome.trial for outcome in study.outcomes()}
         self._lost_in_a_row = 0
         self.exhausted = False
+        self.stopped: str | None = None
         self.problem: RunError | None = None
 
     def suggest(self, trial_id: str) -> Any:
         """The configuration of the next Tune trial, or FINISHED when the budget or the space is used up."""
         enough = self._study.launched() + len(self._running) >= self._request.trials
-        if enough or self._too_late() or self.problem:
-            # While trials run, one of them may be lost and have to be launched again.
+        self.stopped = None if enough or self.problem else self._refusal()
+        if enough or self.stopped or self.problem:
+            # While trials run, one of them may be lost and have to be launched again, or cost less than predicted.
             return None if self._running else Searcher.FINISHED
         proposal = self._study.next()
         self._report_new()
@@ -113,8 +120,12 @@ class StudySearcher(Searcher):
         # Tune pickles its configuration for its own restore, which is not used here.
         return {}
 
-    def _too_late(self) -> bool:
-        return self._stop_at is not None and self._clock() >= self._stop_at
+    def _refusal(self) -> str | None:
+        account = self._study.account()
+        if not account.pays:
+            return f"one more trial is expected to save {account.gain:.2%} of a step, which does not pay for it"
+        left_s = remaining_s(self._clock(), self._stop_at_s, os.environ)
+        return account.refusal(running=len(self._running), remaining_s=left_s)
 
     def _report_new(self) -> None:
         for outcome in self._study.outcomes():

@@ -8,7 +8,7 @@ ends that say nothing about the settings (LOST, CONTAMINATED); the same point is
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import optuna
@@ -17,9 +17,13 @@ from optuna.trial import TrialState as OptunaState
 
 from autotune.constraint.probing import may_probe
 from autotune.errors import StudyError
+from autotune.measure.account import Account, account_of
+from autotune.measure.confirmation import confirmation_gpu_s
+from autotune.measure.difference import differences
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
+from autotune.search.epochs import SURROUNDINGS, Epoch, epochs_of
 from autotune.search.proposal import Proposal, digest, probes, screen, untried, violations
 from autotune.search.sampler import PointSampler, decode, distribution, encode
 from autotune.search.storage import open_storage
@@ -30,7 +34,6 @@ DIRECTIONS = (optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.
 """Tokens per second per GPU up, peak memory down."""
 
 _VIOLATION = "violation"  # the one constraint key: Optuna wants the same keys in every trial
-_SURROUNDINGS = "surroundings:"
 _REFUSED_PER_LAUNCH = 3  # so many refusals teach the sampler; after them it draws again until a point is legal
 _RETRIES = 2
 _LEAST_VIOLATION = 1e-9
@@ -77,7 +80,8 @@ class Study:
         with the baseline and one start for each further dispatcher.
         """
         self._surroundings = surroundings
-        self._study.set_user_attr(_SURROUNDINGS + surroundings.fingerprint, asdict(surroundings))
+        self._request = replace(self._request, pinned=surroundings.pinned)
+        self._study.set_user_attr(SURROUNDINGS + surroundings.fingerprint, asdict(surroundings))
         self._settle()
         self._read(surroundings.fingerprint)
         recorded = {
@@ -139,12 +143,22 @@ class Study:
         """Launched trials of the present epoch that count: ended, and not to be run again."""
         return sum(outcome.state.launched and not outcome.state.runs_again for outcome in self._outcomes.values())
 
+    def account(self) -> Account:
+        """What the study has cost, in all epochs, and what its next trial will."""
+        ended = (trial.user_attrs["outcome"] for trial in self._trials() if "outcome" in trial.user_attrs)
+        gpu_s = sum(float(outcome["gpu_s"]) for outcome in ended) + confirmation_gpu_s(self._request)
+        return account_of(self._request, self.outcomes(), gpu_s / 3600)
+
+    def epochs(self) -> list[Epoch]:
+        """The stacks on which trials have ended, the oldest first; only the last one is ranked."""
+        return epochs_of(self._study.user_attrs, self._trials())
+
     @property
     def surroundings(self) -> Surroundings | None:
         """Where the trials of :meth:`outcomes` ran; None before the first one."""
         if self._surroundings is not None:
             return self._surroundings
-        raw = self._study.user_attrs.get(_SURROUNDINGS + self._last_fingerprint())
+        raw = self._study.user_attrs.get(SURROUNDINGS + self._last_fingerprint())
         return Surroundings(**raw) if raw else None
 
     # -- asking ----------------------------------------------------------------------------------------------------
@@ -276,7 +290,7 @@ class Study:
             return
         # A stored shape may be older than some of today's fields.
         stored = {**stored, "model": asdict(model_from(stored["model"]))}
-        different = list(_differences(stored, mine, ""))
+        different = list(differences(stored, mine))
         if different:
             name, was, now = different[0]
             more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
@@ -310,12 +324,3 @@ class Study:
             self._outcomes[trial.number] = outcome
             if not outcome.state.runs_again:
                 self._tried.setdefault(trial.user_attrs["digest"], trial.number)
-
-
-def _differences(stored: Any, mine: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Fields that differ between two JSON values, as (dotted name, stored, mine)."""
-    if isinstance(stored, dict) and isinstance(mine, dict):
-        for name in [*stored, *(name for name in mine if name not in stored)]:
-            yield from _differences(stored.get(name), mine.get(name), f"{path}.{name}" if path else str(name))
-    elif stored != mine:
-        yield path, stored, mine

@@ -1,14 +1,24 @@
 """Model files: architecture, contract and search space of one model family."""
 
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from autotune import resources, validation
+from autotune.space.effort import ConfirmPlan
 from autotune.space.layout import GENERATED
 from autotune.space.parameters import Parameter, Point, SearchSpace
 from autotune_policies.layout import layout_stages
 from autotune_policies.settings import Value, check_value
+from autotune_trials.programs import (
+    BRIDGE_ENTRY,
+    BRIDGE_FORWARD_STEP,
+    CommandSpec,
+    RecipeSpec,
+    command_flaws,
+    recipe_flaws,
+)
 from autotune_trials.spec import Contract, ModelShape, SpecError, contract_from, model_from
 
 TrialKind = Literal["native", "bridge", "command"]
@@ -31,10 +41,53 @@ class RecipeFile(validation.Validated):
     Attributes:
         function: ``module:function`` that returns the training program's configuration.
         settings: The recipe's settings as a point of the space; empty where it was published for another contract.
+        overrides: ``KEY=VALUE`` words set on the configuration before a trial's settings.
+        entry: ``module:function`` that trains, instead of Megatron-Bridge's pretrain.
+        forward_step: ``module:function`` of a forward pass, instead of Megatron-Bridge's for GPT models.
     """
 
     function: str = Field(pattern=r"^[\w.]+:\w+$")
     settings: dict[str, Any] = Field(default_factory=dict)
+    overrides: list[str] = Field(default_factory=list)
+    entry: str = BRIDGE_ENTRY
+    forward_step: str = BRIDGE_FORWARD_STEP
+
+    @model_validator(mode="after")
+    def _is_a_recipe(self) -> "RecipeFile":
+        for name, reason in recipe_flaws(self.spec()):
+            raise validation.Misplaced(reason, (name,))
+        return self
+
+    def spec(self) -> RecipeSpec:
+        """The recipe as the trial program reads it."""
+        return RecipeSpec(self.function, tuple(self.overrides), self.entry, self.forward_step)
+
+
+class CommandFile(validation.Validated):
+    """What a command trial runs.
+
+    Attributes:
+        words: Program and arguments, with placeholders such as ``{arguments}``; one text is split as a shell would.
+        per: ``rank`` (a process for each, under the launch variables) or ``node`` (it starts the ranks itself).
+    """
+
+    words: list[str] | str
+    per: Literal["rank", "node"] = "rank"
+
+    @model_validator(mode="after")
+    def _is_a_command(self) -> "CommandFile":
+        try:
+            flaws = list(command_flaws(self.spec()))
+        except ValueError as error:
+            raise validation.Misplaced(f"cannot be split into words: {error}", ("words",)) from error
+        for name, reason in flaws:
+            raise validation.Misplaced(reason, (name,))
+        return self
+
+    def spec(self) -> CommandSpec:
+        """The command as the trial program reads it."""
+        words = shlex.split(self.words) if isinstance(self.words, str) else self.words
+        return CommandSpec(tuple(words), self.per)
 
 
 class ModelFile(validation.Validated):
@@ -47,12 +100,14 @@ class ModelFile(validation.Validated):
         contract: What all trials hold fixed (fields of ``autotune_trials.spec.Contract``).
         gpus: Default GPUs by cluster name.
         recipes: Vendor recipes by cluster name.
+        command: What a command trial runs.
         parameters: What may vary, in order; conditions look up only.
         fixed: Settings that do not vary.
         baseline: First point; must be an alltoall one.
         seeds: Further points to try before the sampler has a say.
         deadline_s: A trial is killed after so long.
         stall_s: A rank that reports nothing for so long hangs.
+        confirm: How the finalists of a study are measured again.
     """
 
     schema_: Literal["autotune.model/v1"] = Field(alias="schema")
@@ -62,12 +117,14 @@ class ModelFile(validation.Validated):
     contract: dict[str, Any]
     gpus: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     recipes: dict[str, RecipeFile] = Field(default_factory=dict)
+    command: CommandFile | None = None
     parameters: dict[str, ParameterFile]
     fixed: dict[str, Any] = Field(default_factory=dict)
     baseline: dict[str, Any]
     seeds: list[dict[str, Any]] = Field(default_factory=list)
     deadline_s: float = Field(gt=0, le=MAX_WAIT_S, default=1800.0)
     stall_s: float = Field(gt=0, le=MAX_WAIT_S, default=600.0)
+    confirm: ConfirmPlan = Field(default_factory=ConfirmPlan)
 
     @field_validator("shape")
     @classmethod

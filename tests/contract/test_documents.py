@@ -39,10 +39,10 @@ def command_lines(text: str) -> Iterator[list[str]]:
 def check(words: list[str]) -> None:
     """Raises Wrong when a command or an option does not exist; values are not looked at."""
     words = words[: words.index("--")] if "--" in words else words
-    if words[0] == "policy":
+    command: click.Command = autotune
+    if words[0] == "policy" and words[1:2] != ["check"]:
         check_policy(words[1:])
         return
-    command: click.Command = autotune
     context = click.Context(autotune)
     while words and isinstance(command, click.Group) and not words[0].startswith("-"):
         found = command.get_command(context, words[0])
@@ -68,7 +68,7 @@ def check_policy(words: list[str]) -> None:
 
 
 def help_of_policy(command: str) -> str:
-    parser = policy_commands._parser("autotune policy")
+    parser = policy_commands._parser("autotune policy", command)
     [subparsers] = [action for action in parser._actions if action.choices]
     if command not in subparsers.choices:
         raise Wrong(f"no policy command {command!r}")
@@ -88,7 +88,15 @@ def test_there_are_command_lines():
 
 
 @pytest.mark.parametrize(
-    "line", ["begin --model x", "start --modle x", "spaces lst", "policy verify x", "policy show --nope x"]
+    "line",
+    [
+        "begin --model x",
+        "start --modle x",
+        "spaces lst",
+        "policy verifi x",
+        "policy show --nope x",
+        "policy check --nope x",
+    ],
 )
 def test_a_wrong_line_is_seen(line):
     with pytest.raises(Wrong):

@@ -28,8 +28,8 @@ LINES = (
 ONLY_IN = {
     "optuna": ("autotune.search",),
     "ray": ("autotune.search.searcher", "autotune.scheduling", "autotune.tune"),
-    "torch": ("autotune_trials.native",),
-    "megatron": ("autotune_trials.native",),
+    "torch": ("autotune_trials.native", "autotune_trials.bridge"),
+    "megatron": ("autotune_trials.native", "autotune_trials.bridge"),
     "deep_ep": ("autotune_trials.native",),
     "click": ("autotune.cli",),
     "rich": ("autotune.cli", "autotune.monitor"),

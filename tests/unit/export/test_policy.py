@@ -16,11 +16,12 @@ from autotune.export.policy import (
     write_policy,
 )
 from autotune.measure.outcome import TrialState
-from autotune_policies.applicability import Comparison, compare
+from autotune_policies.applicability import compare
 from autotune_policies.errors import PolicyFormatError
 from autotune_policies.policy import dump_policy, load_policy
 from autotune_policies.settings import SETTINGS, resolve
-from autotune_trials.spec import contract_from, model_from
+from autotune_trials.programs import RecipeSpec
+from autotune_trials.spec import contract_from, model_from, recipe_from
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ def policy(study):
 
 def test_the_policy_reads_as_expected(policy, golden):
     golden("policy.yaml", dump_policy(policy))
+
+
+def test_what_ran_is_recorded_where_it_was_not_our_own_trainer(policy, study):
+    assert set(policy.evidence["contract"]) == {"model", "contract", "gang"}
+    facts = replace(study.facts, program="bridge", recipe=RecipeSpec("recipes.dsv3:config", ("train.log_interval=1",)))
+    made = make_policy(facts, winner=winner(study.front), baseline=None, front=study.front)
+    assert made.evidence["contract"]["program"] == "bridge"
+    assert recipe_from(made.evidence["contract"]["recipe"]) == facts.recipe
+    assert "command" not in made.evidence["contract"]
 
 
 def test_a_written_policy_loads_equal_and_leaves_no_draft(policy, tmp_path):
@@ -135,7 +145,8 @@ def test_the_policy_holds_for_its_own_run_and_no_other(policy):
         "stack.megatron_core": "0.16.1",
         "stack.torch": "2.13.0+cpu",
     }
-    assert compare(policy.applies_to, run) == Comparison((), ())
+    found = compare(policy.applies_to, run)
+    assert (found.mismatches, found.unchecked) == ((), ())
     others = {
         "model": "dsv3",
         "cluster": "gb300",

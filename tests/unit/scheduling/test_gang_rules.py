@@ -44,7 +44,7 @@ class Script:
             raise answer
         return answer
 
-    def kill(self):
+    def kill(self, *, stacks=False):
         self.kills += 1
 
     def logs(self, rank, max_bytes):

@@ -6,32 +6,9 @@ from pathlib import Path
 import pytest
 
 from autotune_trials.probe import BACKENDS, probe_all
+from tests.support.planted import BUFFER, H100, HYBRID, UTILS, Planted
 
-UTILS = "class EventHandle: pass\nclass EventOverlap: pass\n"
-WORKS = "class Buffer: pass\nclass HybridEPBuffer: pass\n"
-FLAGS = "HAVE_DEEP_EP = {0}\nHAVE_HYBRIDEP = {0}\nHAVE_TE_EP = {0}\n"
-
-
-class Planted:
-    """A folder of made-up packages that comes first on the import path of the probes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.package("torch")
-        self.package("megatron.core.transformer.moe", fused_a2a=FLAGS.format(True))
-
-    def package(self, name: str, body: str = "", **modules: str) -> None:
-        folder = self.folder
-        for part in name.split("."):
-            folder = folder / part
-            folder.mkdir(exist_ok=True)
-            (folder / "__init__.py").touch()
-        (folder / "__init__.py").write_text(body)
-        for module, text in modules.items():
-            (folder / f"{module}.py").write_text(text)
-
-    def probe(self, *backends: str, timeout_s: float = 10.0):
-        return probe_all(backends, {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}, timeout_s)
+WORKS = BUFFER + HYBRID
 
 
 @pytest.fixture
@@ -44,7 +21,9 @@ def test_a_package_that_imports_is_available(planted):
     verdicts = planted.probe("deepep", "hybridep")
     for backend, verdict in verdicts.items():
         assert verdict == {
-            "backend": backend, "available": True, "reason": "", "error": "", "seconds": verdict["seconds"],
+            "backend": backend, "available": True, "reason": "", "error": "", "fix": "", "level": "compiler",
+            "provider": f"an unknown package (no distribution, {planted.folder}/deep_ep/__init__.py)",
+            "notes": ["devices: no GPU to be seen through NVML"], "seconds": verdict["seconds"],
         }  # fmt: skip
 
 
@@ -123,6 +102,75 @@ def test_an_unknown_backend_says_what_is_legal():
     verdict = probe_all(["deepeep"])["deepeep"]
     assert verdict["available"] is False
     assert all(backend in verdict["reason"] for backend in BACKENDS)
+
+
+def test_the_second_release_is_called_by_its_name(planted):
+    planted.package("deep_ep", "class Buffer: pass\n", utils="class EventHandle: pass\n", _C="")
+    verdict = planted.probe("deepep")["deepep"]
+    assert verdict["level"] == "import"
+    assert verdict["reason"].endswith("; DeepEP V2 is installed, which Megatron-Core does not take")
+    assert verdict["provider"].startswith("DeepEP V2 (")
+    assert "DeepEP V1" in verdict["fix"]
+
+
+def test_a_crash_is_told_with_the_level_where_it_happened(planted):
+    body = WORKS.replace(
+        "def set_num_sms(new_num_sms): pass",
+        "def set_num_sms(new_num_sms): pass\n    class Trap:\n"
+        "        def __get__(self, *_): import os; os.abort()\n    get_combine_config = Trap()",
+    ).replace("    @staticmethod\n    def get_combine_config(num_ranks): pass\n", "")
+    planted.package("deep_ep", body, utils=UTILS)
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == ("Crash", "signatures")
+    assert verdict["reason"].startswith("the check of its signatures was ended by SIGABRT")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("previous_event=None", "event=None", "'previous_event'"),
+        ("def combine(self, x, handle,", "def combine(self, x, handle, workspace,", "'workspace'"),
+        ("def set_num_sms(", "def set_sms(", "deep_ep has no Buffer.set_num_sms"),
+    ],
+)
+def test_a_library_that_takes_other_calls_is_refused_before_it_runs(planted, old, new, said):
+    planted.package("deep_ep", BUFFER.replace(old, new), utils=UTILS)
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == ("Signature", "signatures")
+    assert said in verdict["reason"]
+
+
+def test_a_compiler_is_needed_only_where_kernels_are_compiled_late(planted):
+    planted.package("deep_ep", WORKS, utils=UTILS)
+    planted.compiler("#!/bin/sh\nexit 3\n")
+    verdicts = planted.probe("deepep", "hybridep")
+    assert verdicts["deepep"]["available"] is True
+    assert (verdicts["hybridep"]["error"], verdicts["hybridep"]["level"]) == ("Compiler", "compiler")
+    assert "CUDA_HOME" in verdicts["hybridep"]["fix"]
+
+
+def test_gpus_that_are_divided_stop_a_dispatcher_with_kernels_of_its_own(planted):
+    planted.package("deep_ep", WORKS, utils=UTILS)
+    planted.gpus([{**H100, "mig": (1, 1)}])
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == ("Devices", "devices")
+    assert verdict["reason"].startswith("GPU 0 is divided into instances (MIG)")
+    assert verdict["reason"].endswith("nvidia-smi -i 0 -mig 0")
+
+
+def test_a_driver_that_hangs_is_told_as_a_hang_of_the_devices(planted):
+    planted.package("deep_ep", WORKS, utils=UTILS)
+    (planted.folder / "pynvml.py").write_text("def nvmlInit():\n    import time; time.sleep(300)\n")
+    verdict = planted.probe("deepep", timeout_s=0.9)["deepep"]
+    assert (verdict["error"], verdict["level"]) == ("Hang", "devices")
+
+
+def test_a_shared_object_of_another_machine_is_not_imported(planted):
+    planted.package("deep_ep", "raise RuntimeError('imported')", utils=UTILS)
+    (planted.folder / "deep_ep_cpp.so").write_bytes(b"\x7fELF\x02\x01" + bytes(12) + b"\x15\x00")
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == ("WrongMachine", "installed")
+    assert "ELF machine 21" in verdict["reason"]
 
 
 @pytest.mark.trial

@@ -24,7 +24,13 @@ Requests = Callable[..., TuneRequest]
 class Run:
     """A searcher driven by hand, and what it told its listeners."""
 
-    def __init__(self, request: TuneRequest, here: Surroundings, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        request: TuneRequest,
+        here: Surroundings,
+        clock: Callable[[], float] = lambda: 0.0,
+        stop_at_s: float | None = None,
+    ) -> None:
         from autotune.search.searcher import StudySearcher
 
         self.study = Study(request)
@@ -32,8 +38,9 @@ class Run:
         self.launched: list[Proposal] = []
         self.ended: list[TrialOutcome] = []
         self.searcher = StudySearcher(
-            self.study, request, here, on_launch=self.launched.append, on_end=self.ended.append, clock=clock
-        )
+            self.study, request, here,
+            on_launch=self.launched.append, on_end=self.ended.append, clock=clock, stop_at_s=stop_at_s,
+        )  # fmt: skip
 
     def finish(self, trial_id: str, complete: Callable[[Proposal], TrialOutcome], index: int) -> None:
         outcome = complete(self.launched[index])
@@ -117,7 +124,7 @@ def test_nothing_is_launched_after_the_deadline(
     request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
 ) -> None:
     now = [0.0]
-    run = Run(request_for(trials=20, deadline_s=60.0), here, clock=lambda: now[0])
+    run = Run(request_for(trials=20), here, clock=lambda: now[0], stop_at_s=60.0)
     run.searcher.suggest("a")
     now[0] = 61.0
     run.finish("a", complete, 0)

@@ -1,6 +1,8 @@
 """Model, cluster and guide put together: every shipped pair starts from points that fit and are legal."""
 
 import functools
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +18,7 @@ from autotune.space.guide import load_guide
 from autotune.space.parameters import Parameter, Point
 from autotune_policies.layout import layout_stages
 from autotune_policies.megatron_core import render
+from autotune_policies.surroundings import HYBRID_EP_TOPOLOGY, HYBRID_EP_VARIABLES
 from autotune_trials.spec import contract_from
 
 load_request = functools.cache(load_request_anew)
@@ -126,7 +129,20 @@ def test_settings_of_the_environment_become_variables_of_every_rank() -> None:
     assert spec.env["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
     assert spec.env["NVTE_FWD_LAYERNORM_SM_MARGIN"] == spec.env["NVTE_BWD_LAYERNORM_SM_MARGIN"] == "20"
     assert spec.env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert spec.env["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "64"
-    assert "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN" not in request.spec(0, request.space.baseline).env
+    assert topology(spec.env) == ("64", "72", "1")
+    assert not set(HYBRID_EP_VARIABLES) & set(request.spec(0, request.space.baseline).env)
     b200 = load_request("dsv3", "b200")
-    assert b200.spec(0, b200.space.seeds[0]).env["NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"] == "8"
+    assert topology(b200.spec(0, b200.space.seeds[0]).env) == ("8", "8", "0")
+
+
+def topology(env: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(env[name] for name in HYBRID_EP_TOPOLOGY)
+
+
+def test_what_a_cluster_sets_for_hybridep_never_reaches_another_dispatcher() -> None:
+    request = load_request("dsv3", "gb300")
+    env = {**request.cluster.env, "USE_MNNVL": "0", "OMP_NUM_THREADS": "4"}
+    request = replace(request, cluster=request.cluster.model_copy(update={"env": env}))
+    plain = request.spec(0, request.space.baseline).env
+    assert (plain["OMP_NUM_THREADS"], "USE_MNNVL" in plain) == ("4", False)
+    assert topology(request.spec(0, request.space.seeds[0]).env) == ("64", "72", "1")

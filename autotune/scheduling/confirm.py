@@ -1,0 +1,91 @@
+"""Runs the finalists of a study again, in turns, on nodes that all of their runs share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+
+import ray
+from ray.tune import PlacementGroupFactory
+
+from autotune.measure.confirmation import NextRun, confirmation_folder, next_run, recorded_runs
+from autotune.measure.outcome import TrialOutcome
+from autotune.request import TuneRequest
+from autotune.scheduling.remeasure import measure_again, shared_group
+from autotune.scheduling.session import Session
+from autotune.scheduling.trainable import placement
+from autotune_policies.settings import Settings
+from autotune_trials.spec import TrialSpec
+
+_NODE_LABEL = "ray.io/node-id"
+
+
+def confirm(
+    request: TuneRequest,
+    finalists: Mapping[int, TrialOutcome],
+    fingerprint: str,
+    session: Session,
+    *,
+    refusal: Callable[[NextRun], str | None],
+    on_end: Callable[[TrialOutcome], None] = lambda _: None,
+) -> str | None:
+    """Run what the plan of the confirmation still misses; each run leaves its record in the study's folder.
+
+    Args:
+        request: What is tuned.
+        finalists: Their outcomes in the search by trial number, fastest first.
+        fingerprint: Of the present epoch.
+        session: The Ray cluster.
+        refusal: Why a run must not be launched any more, None when it may.
+        on_end: Called with every outcome.
+
+    Returns:
+        Why it stopped before its end; None when the plan is fulfilled.
+
+    Raises:
+        ClusterError: no room on the cluster.
+        RunError: one run was lost or disturbed too often.
+    """
+    folder = confirmation_folder(request, fingerprint, list(finalists))
+    plan, contract = request.effort.confirm, request.contract
+    runs = recorded_runs(folder)
+    run = next_run(plan, contract, list(finalists), runs)
+    if run is None:
+        return None
+    # A lease that a run of an earlier session had is gone; later rounds are comparable within themselves.
+    first = _spec(request, finalists[run.trial].settings, run)
+    with shared_group(_placement(first, finalists.values(), session)) as group:
+        while run is not None:
+            refused = refusal(run)
+            if refused is not None:
+                return refused
+            spec = _spec(request, finalists[run.trial].settings, run)
+            outcome = measure_again(spec, folder / f"{run.index:02d}", fingerprint, group, on_end)
+            runs[run.index] = outcome
+            run = next_run(plan, contract, list(finalists), runs)
+    return None
+
+
+def _spec(request: TuneRequest, settings: Settings, run: NextRun) -> TrialSpec:
+    """The trial's own specification with the steps of the run, and as much more time."""
+    spec = request.spec(run.trial, settings)
+    return replace(
+        spec,
+        contract=replace(spec.contract, steps=run.steps),
+        deadline_s=spec.deadline_s * max(1.0, run.steps / spec.contract.steps),
+    )
+
+
+def _placement(spec: TrialSpec, finalists: Iterable[TrialOutcome], session: Session) -> PlacementGroupFactory:
+    """Nodes that no finalist was measured on, where the cluster has enough of them; else wherever there is room."""
+    wanted = placement({"spec": asdict(spec)})
+    used = {host for outcome in finalists for host in outcome.hosts}
+    hosts = {str(node["NodeID"]): str(node["NodeManagerHostname"]) for node in ray.nodes()}
+    others = [node for node in session.node_ids if hosts.get(node) not in used]
+    if len(others) < spec.gang.num_nodes:
+        return wanted
+    selector = {_NODE_LABEL: f"in({', '.join(others)})"}
+    return PlacementGroupFactory(
+        wanted.bundles,
+        strategy=wanted.strategy,
+        name=spec.study,
+        bundle_label_selector=[selector] * len(wanted.bundles),
+    )

@@ -1,0 +1,111 @@
+"""Runs given trials one after another on the same nodes: for comparing, not for searching."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import ray
+from ray.tune import PlacementGroupFactory
+from ray.util import remove_placement_group
+from ray.util.placement_group import PlacementGroup
+
+from autotune.errors import ClusterError, RunError
+from autotune.measure.outcome import TrialOutcome
+from autotune.measure.surroundings import Surroundings
+from autotune.request import TuneRequest
+from autotune.scheduling.preflight import preflight_ray
+from autotune.scheduling.ray_gang import RayGang
+from autotune.scheduling.session import ray_session
+from autotune.scheduling.trainable import execute, placement
+from autotune_trials.spec import TrialSpec
+
+_PLACEMENT_TIMEOUT_S = 600.0
+_MOST_LOST = 3
+
+
+def measure_in_turns(
+    request: TuneRequest,
+    specs: Sequence[TrialSpec],
+    *,
+    address: str,
+    on_ready: Callable[[Surroundings], None] = lambda _: None,
+    on_end: Callable[[TrialOutcome], None] = lambda _: None,
+) -> tuple[Surroundings, list[TrialOutcome]]:
+    """Run trials in the given order, all in one placement group, so that they share nodes.
+
+    A lost or disturbed trial is run again; each leaves its record in its folder of the request.
+
+    Args:
+        request: Cluster, gang and folder.
+        specs: What to run; all have the request's gang.
+        address: Which Ray cluster.
+        on_ready: Called with what was found on the nodes, before anything is launched; may raise to stop.
+        on_end: Called with every outcome.
+
+    Raises:
+        ClusterError: the machines cannot run them, or a dispatcher cannot be used here.
+        RunError: one trial was lost or disturbed too often.
+    """
+    with ray_session(request, address) as session:
+        surroundings = preflight_ray(request, session.node_ids)
+        for backend, reason in surroundings.unavailable.items():
+            raise ClusterError(
+                f"{backend} cannot be used here: {reason}",
+                hint="alltoall and allgather need pip install 'moe-autotune[trial]' on every node",
+            )
+        on_ready(surroundings)
+        with shared_group(placement({"spec": asdict(specs[0])})) as group:
+            outcomes = [
+                measure_again(spec, request.trial_folder(spec.trial), surroundings.fingerprint, group, on_end)
+                for spec in specs
+            ]
+    return surroundings, outcomes
+
+
+@contextmanager
+def shared_group(wanted: PlacementGroupFactory) -> Iterator[PlacementGroup]:
+    """A placement group that several runs use one after another, so that they share nodes.
+
+    Raises:
+        ClusterError: no room for it.
+    """
+    group = wanted.to_placement_group()
+    try:
+        if not group.wait(timeout_seconds=_PLACEMENT_TIMEOUT_S):
+            raise ClusterError(
+                f"no room for {wanted.required_resources} in {_PLACEMENT_TIMEOUT_S:g} s",
+                hint="others use the Ray cluster; try again when they are done",
+            )
+        yield group
+    finally:
+        if ray.is_initialized():
+            remove_placement_group(group)
+
+
+def measure_again(
+    spec: TrialSpec,
+    folder: Path,
+    fingerprint: str,
+    group: PlacementGroup,
+    on_end: Callable[[TrialOutcome], None] = lambda _: None,
+) -> TrialOutcome:
+    """Run one trial in a placement group; one that was lost or disturbed is run again.
+
+    Args:
+        spec: What to run.
+        folder: Where it leaves its record.
+        fingerprint: Key of the compile caches.
+        group: Where it runs.
+        on_end: Called with every outcome.
+
+    Raises:
+        RunError: it was lost or disturbed too often.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for _ in range(_MOST_LOST):
+        outcome = execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder)
+        on_end(outcome)
+        if not outcome.state.runs_again:
+            return outcome
+    raise RunError(f"run {spec.trial} was {outcome.state} {_MOST_LOST} times, at last because {outcome.reason}")
