@@ -10,7 +10,6 @@ from autotune.cli import options
 from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
 from autotune.search.proposal import require_legal_baseline
-from autotune.space.files import TRIAL_KINDS
 from autotune.space.kinds import require_runnable
 
 
@@ -19,7 +18,7 @@ from autotune.space.kinds import require_runnable
     "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
 )
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
-@click.option("--trial", type=click.Choice(TRIAL_KINDS), help="Kind of trial program. Default: the model file's.")
+@options.trial
 @click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
 @click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
 @click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
