@@ -1,11 +1,10 @@
 """The command group; a command's own file is imported when it is run."""
 
+import difflib
 import importlib
 from typing import Any
 
 import click
-
-from autotune_policies.settings import closest
 
 _COMMANDS = {
     "start": "tune a model on a cluster: run trials, find the best settings, write a policy",
@@ -42,7 +41,9 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args[0] not in _COMMANDS:
-            raise click.UsageError(f"unknown command {args[0]!r}; {closest(args[0], _COMMANDS)}", ctx)
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=2, cutoff=0.65)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"legal: {', '.join(_COMMANDS)}"
+            raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 

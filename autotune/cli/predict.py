@@ -1,6 +1,7 @@
 """``autotune predict``."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from autotune.cli import options
-from autotune.cli.tables import aligned
+from autotune.cli.tables import aligned, terminal_width, wrapped
 from autotune.predict.score import Score, Scored, Summary, score_table
 from autotune.predict.table import read_table
 
@@ -32,12 +33,24 @@ def command(table: Path, as_json: bool) -> int:
     Times are corrected by one efficiency factor per cluster, precision and stack, learned from the other rows of the
     table. Rows that cannot be placed are listed with the reason and not scored; when none can, the exit status is 1.
     """
-    score = score_table(read_table(table))
+    read = read_table(table)
+    _warn(read.unread)
+    score = score_table(read)
     if as_json:
         print(json.dumps(_document(score)))
     else:
         _print(score)
     return 0 if score.rows else 1
+
+
+def _warn(unread: Mapping[str, str]) -> None:
+    """Columns that change nothing, on stderr: a misspelled one would be dropped without a word."""
+    for column, meant in unread.items():
+        if meant:
+            print(f"warning: column {column!r} is not read; did you mean {meant}?", file=sys.stderr)
+    others = [column for column, meant in unread.items() if not meant]
+    if others:
+        print("\n".join(wrapped([f"not read: {', '.join(others)}"], terminal_width())), file=sys.stderr)
 
 
 def _document(score: Score) -> dict[str, Any]:
@@ -106,13 +119,20 @@ def _print_groups(quantity: str, groups: Mapping[str, Summary]) -> None:
 
 
 def _cells(summary: Summary) -> tuple[str, str, str, str]:
-    return str(summary.n), f"{summary.mape:.1%}", f"{summary.bias:+.1%}", _tau(summary.kendall_tau)
+    return str(summary.n), _percent(summary.mape), _percent(summary.bias, sign=True), _tau(summary.kendall_tau)
 
 
 def _factors(score: Score) -> list[tuple[str, str, str, str]]:
     return [
-        (cluster, precision, f"{factor:.3f}", stack) for (cluster, precision, stack), factor in score.efficiency.items()
+        (cluster, precision, f"{factor:.3f}" if 0.001 <= factor < 1000 else f"{factor:.0e}", stack)
+        for (cluster, precision, stack), factor in score.efficiency.items()
     ]
+
+
+def _percent(share: float, *, sign: bool = False) -> str:
+    """A share as per cent; one beyond a hundredfold as a power of ten, so that it stays readable."""
+    text = f"{share:.1%}" if abs(share) < 100 else f"{100 * share:.0e}%"
+    return f"+{text}" if sign and share >= 0 else text
 
 
 def _tau(value: float | None) -> str:
@@ -121,4 +141,10 @@ def _tau(value: float | None) -> str:
 
 def _line(item: Scored) -> tuple[str, str, str, str, str]:
     mark = "~" * item.approximate
-    return str(item.row), f"{mark}{item.measured:.6g}", f"{item.predicted:.6g}", f"{item.error:+.1%}", item.group
+    return (
+        str(item.row),
+        f"{mark}{item.measured:.6g}",
+        f"{item.predicted:.6g}",
+        _percent(item.error, sign=True),
+        item.group,
+    )

@@ -12,7 +12,6 @@ from autotune.cli.output import print_result
 from autotune.request import SELECTS, TuneRequest, load_request
 from autotune.search.proposal import require_legal_baseline
 from autotune.search.warm import warm_start as warmed
-from autotune.space.files import TRIAL_KINDS
 from autotune.space.kinds import require_runnable
 
 
@@ -21,7 +20,7 @@ from autotune.space.kinds import require_runnable
     "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
 )
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
-@click.option("--trial", type=click.Choice(TRIAL_KINDS), help="Kind of trial program. Default: the model file's.")
+@options.trial
 @click.option("--recipe", metavar="MODULE:FUNCTION", help="Recipe of a bridge trial. Default: the model file's.")
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set on the recipe first; may be repeated.")
 @click.option(

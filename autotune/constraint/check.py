@@ -17,6 +17,11 @@ def check(candidate: Candidate) -> list[Violation]:
     return _ask(_REFUSING, candidate)
 
 
+def first_violation(candidate: Candidate) -> Violation | None:
+    """The first rule that refuses it, done there; None = legal."""
+    return next((found for rule in _REFUSING if (found := rule.judge(candidate)) is not None), None)
+
+
 def is_legal(candidate: Candidate) -> bool:
     """Whether no rule refuses it: as :func:`check`, but done at the first violation."""
     return all(rule.judge(candidate) is None for rule in _REFUSING)

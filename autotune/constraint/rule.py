@@ -34,6 +34,7 @@ class Candidate:
         sm_count: Streaming multiprocessors of one GPU; None when not known.
         accelerator: The GPU's name as Ray has it; None on a CPU.
         env: Variables of every rank; None when not known: rules on variables hold back.
+        gpus_per_node: GPUs of one node, used or not; None when not known.
     """
 
     settings: Settings
@@ -45,6 +46,7 @@ class Candidate:
     sm_count: int | None = None
     accelerator: str | None = None
     env: Mapping[str, str] | None = None
+    gpus_per_node: int | None = None
 
     def number(self, name: str) -> int:
         """An integer setting."""
@@ -99,9 +101,23 @@ class Candidate:
         return self.shape.num_experts is not None
 
     @property
+    def has_dense_layers(self) -> bool:
+        """Whether there are feed-forward layers without experts."""
+        if self.shape.hybrid_pattern is not None:
+            return "-" in self.shape.hybrid_pattern
+        return not self.is_moe or self.shape.num_dense_layers > 0
+
+    @property
     def is_dropless(self) -> bool:
         """Whether every token reaches its experts, so that sizes change from step to step."""
         return self.contract.routing.token_policy == "dropless"
+
+    @property
+    def has_fixed_sizes(self) -> bool:
+        """Whether experts get the same number of rows in every step: padded capacity, or a rank's own."""
+        if self.contract.routing.token_policy == "capacity":
+            return True
+        return self.backend.limits.static_shapes and self.settings["rank_capacity_factor"] is not None
 
     @property
     def variables(self) -> Mapping[str, str] | None:
@@ -132,6 +148,7 @@ def candidate(request: TuneRequest, settings: Settings, stack: Mapping[str, str]
         sm_count=cluster.sm_count,
         accelerator=cluster.accelerator,
         env=cluster.env,
+        gpus_per_node=cluster.gpus_per_node,
     )
 
 

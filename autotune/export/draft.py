@@ -57,7 +57,7 @@ def draft_text(request: TuneRequest, ranking: Ranking) -> str:
         RequestError: no legal configuration fits into memory, or no Megatron-Core release can run the first.
     """
     head = (
-        f"# PREDICTED, not measured: what `autotune plan` ranks first for {request.model} on "
+        f"# PREDICTED, not measured: the fastest that `autotune plan` expects to fit, for {request.model} on "
         f"{request.gang.world_size} {request.cluster.name} GPUs.\n"
         "# Nobody has run this. It is a starting point for `autotune start --warm-start`, which measures.\n"
     )
@@ -65,7 +65,7 @@ def draft_text(request: TuneRequest, ranking: Ranking) -> str:
 
 
 def make_draft(request: TuneRequest, ranking: Ranking) -> Policy:
-    """The fastest configuration as predicted, with the next ones as alternatives.
+    """The fastest configuration that is predicted to fit, with others as alternatives.
 
     Args:
         request: Model, cluster and contract.
@@ -74,13 +74,14 @@ def make_draft(request: TuneRequest, ranking: Ranking) -> Policy:
     Raises:
         RequestError: no legal configuration fits into memory, or no Megatron-Core release can run the first.
     """
-    if not ranking.best:
+    best = ranking.recommended
+    if best is None:
         raise RequestError(why_nothing_fits(request, ranking), hint="more GPUs: --gpus")
-    best, *others = ranking.best[: 1 + ALTERNATIVES]
+    others = [item for item in ranking.best if item is not best][:ALTERNATIVES]
     runs_on = releases(request, best.settings)
     if not runs_on:
         raise RequestError(
-            f"no Megatron-Core release from {RELEASES[0]} to {RELEASES[-1]} can run what is ranked first"
+            f"no Megatron-Core release from {RELEASES[0]} to {RELEASES[-1]} can run the one that is recommended"
         )
     contract, gang = request.contract, request.gang
     evidence = {

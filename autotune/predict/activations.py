@@ -129,6 +129,7 @@ def block_activations(
     )
 
 
+@lru_cache(maxsize=4096)
 def mtp_activations(
     model: ModelShape, share: Share, recompute: tuple[str, ...] = (), offload: tuple[str, ...] = ()
 ) -> BlockActivations:

@@ -2,9 +2,10 @@
 
 from functools import lru_cache
 
-from autotune.predict.dispatch import DispatchLoad, dispatch_time
+from autotune.predict.dispatch import dispatch_time
+from autotune.predict.dispatch_load import DispatchLoad
 from autotune.predict.hardware import Hardware
-from autotune.predict.kernels import gemm_time, grouped_gemm_time, ring_time, streaming_rate
+from autotune.predict.kernels import gemm_time, grouped_gemm_time, streaming_rate, tensor_group_time
 from autotune.predict.layers import Block
 from autotune.predict.mixer_time import mixer_time
 from autotune.predict.work import (
@@ -48,7 +49,7 @@ def _dense(hardware: Hardware, model: ModelShape, work: Work) -> tuple[BlockTime
     local = work.tokens * model.hidden_size / work.tensor_parallel
     streaming = streaming_rate(hardware)
     elementwise = local * 7 * BF16 / streaming + LAUNCHES_DENSE * KERNEL_FLOOR_S
-    collective = ring_time(hardware, work.tensor_parallel, work.tokens * model.hidden_size * BF16, across=False)
+    collective = tensor_group_time(hardware, work.tensor_parallel, work.tokens * model.hidden_size * BF16)
     recomputed = forward if "mlp" in work.recompute else BlockTime()
     if "layernorm" in work.recompute:
         recomputed += BlockTime(elementwise=local * 2 * BF16 / streaming)
@@ -103,11 +104,13 @@ def _experts(hardware: Hardware, model: ModelShape, work: Work) -> tuple[BlockTi
     gate = 2 if model.gated_linear_unit else 1
     streaming = streaming_rate(hardware)
 
-    up = grouped_gemm_time(hardware, work.precision, local_experts, arriving, gate * width, hidden)
-    down = grouped_gemm_time(hardware, work.precision, local_experts, arriving, hidden, width)
-    # Biases end the fusion of the activation and need a reduction over tokens of their own.
-    fused = 3.0 if model.add_linear_bias else 1.0
-    activation = arriving * width * (gate + 1) * BF16 * fused / streaming
+    fused = work.op_fuser
+    up = grouped_gemm_time(hardware, work.precision, local_experts, arriving, gate * width, hidden, fused=fused)
+    down = grouped_gemm_time(hardware, work.precision, local_experts, arriving, hidden, width, fused=fused)
+    # The fuser makes the activation part of the first product, whose output the backward pass wants all the same.
+    # Biases otherwise end the fusion of the activation's own kernels and need a reduction over tokens of their own.
+    passes = 1.0 if fused else (gate + 1) * (3.0 if model.add_linear_bias else 1.0)
+    activation = arriving * width * passes * BF16 / streaming
     if model.add_linear_bias:
         activation += arriving * 3 * hidden * BF16 / streaming
 
@@ -117,15 +120,15 @@ def _experts(hardware: Hardware, model: ModelShape, work: Work) -> tuple[BlockTi
 
     # NCCL's dispatchers sort tokens on both sides of the exchange; the flexible ones only at the experts.
     sides = 2.0 if work.dispatcher in ("alltoall", "allgather") and work.expert_parallel > 1 else 1.0
-    passes = 1.0 if work.permute_fusion else 2.5
-    permutation = 2.0 * sides * passes * arriving * hidden * 2 * BF16 / streaming
+    sorting = 1.0 if work.permute_fusion else 2.5
+    permutation = 2.0 * sides * sorting * arriving * hidden * 2 * BF16 / streaming
     local = tokens * model.hidden_size
     floor = (LAUNCHES_ROUTER + LAUNCHES_EXPERTS) * KERNEL_FLOOR_S
     elementwise = (local * 7 * BF16 + tokens * experts * 60.0) / streaming + floor
-    expert_group = ring_time(hardware, work.expert_tensor_parallel, arriving * hidden * BF16, across=False)
+    expert_group = tensor_group_time(hardware, work.expert_tensor_parallel, arriving * hidden * BF16)
     # A grouped product loops over its experts in C++: a launch there costs a third of one from Python, and a
     # low-precision one also casts every expert's inputs.
-    per_expert = 2 * local_experts / 3 * (1 if work.precision in ("bf16", "fp32") else 3)
+    per_expert = 2 * local_experts / 3 * (1 if work.precision in ("bf16", "fp32") else 3) if not fused else 0.0
     forward = BlockTime(
         grouped_gemm=up[0] + down[0],
         elementwise=elementwise + activation,
@@ -153,7 +156,7 @@ def _experts(hardware: Hardware, model: ModelShape, work: Work) -> tuple[BlockTi
     shared = (BlockTime(), BlockTime())
     if model.shared_expert_size:
         shared = _gated(hardware, model, work, model.shared_expert_size)
-        collective = ring_time(hardware, work.tensor_parallel, work.tokens * model.hidden_size * BF16, across=False)
+        collective = tensor_group_time(hardware, work.tensor_parallel, work.tokens * model.hidden_size * BF16)
         extra += BlockTime(tensor_parallel=2 * collective, launches_experts=6)
         extra_backward += BlockTime(tensor_parallel=3 * collective, launches_experts=8)
         if work.shared_overlap:

@@ -1,11 +1,12 @@
 """A candidate's settings as the plain numbers that the time model works with."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from autotune.errors import RequestError
 from autotune.predict.hardware import Hardware
 from autotune.predict.imbalance import rank_imbalance
+from autotune.predict.layers import assumed_layout
+from autotune.predict.validity import outside
 from autotune.predict.work import Work
 from autotune_policies.settings import Settings
 from autotune_trials.spec import Contract, ModelShape
@@ -30,10 +31,12 @@ class Candidate:
         graph: CUDA-graph implementation.
         graph_modules: What it captures.
         static_shapes: The host need not wait for token counts.
-        layout: Pipeline layout; null = even.
+        layout: Pipeline layout; null = even, or assumed where that is impossible.
+        sharded: Data-parallel ranks share out the optimizer.
         reduce_hidden: Gradients are reduced during the backward pass.
         gather_hidden: Parameters are gathered during the forward pass.
         notes: Assumptions made on the way.
+        outside: Where the candidate leaves what was measured.
     """
 
     tensor: int
@@ -51,9 +54,11 @@ class Candidate:
     graph_modules: frozenset[str]
     static_shapes: bool
     layout: str | None
+    sharded: bool
     reduce_hidden: bool
     gather_hidden: bool
     notes: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 def candidate_of(
@@ -119,12 +124,14 @@ def candidate_of(
         recompute=recompute,
         imbalance=balance,
         shared_overlap=bool(settings.get("shared_expert_overlap")),
+        op_fuser=bool(settings.get("op_fuser")),
+        recompute_layers=_block_layers(settings),
     )
     layout = settings.get("pipeline_layout")
     if layout is None:
-        layout = _assumed_layout(model, pipeline * _int(settings, "virtual_pipeline"))
-        if layout is not None:
-            notes.append(f"{model.num_layers} layers do not split evenly and no layout is given: assumed {layout}")
+        assumed = assumed_layout(model, pipeline * _int(settings, "virtual_pipeline"))
+        if assumed is not None:
+            notes.append(f"{model.num_layers} layers do not split evenly and no layout is given: assumed {assumed}")
     return Candidate(
         tensor=tensor,
         pipeline=pipeline,
@@ -141,9 +148,11 @@ def candidate_of(
         graph_modules=_names(settings, "cuda_graph_modules"),
         static_shapes=graph == "full_iteration" or settings.get("rank_capacity_factor") is not None,
         layout=layout if isinstance(layout, str) else None,
+        sharded=bool(settings.get("distributed_optimizer")),
         reduce_hidden=bool(settings.get("overlap_grad_reduce")),
         gather_hidden=bool(settings.get("overlap_param_gather")),
         notes=tuple(notes),
+        outside=outside(hardware, model, contract, work, num_gpus),
     )
 
 
@@ -151,7 +160,7 @@ def _not_modelled(model: ModelShape, contract: Contract, settings: Settings) -> 
     """What the candidate asks for and the time model leaves out."""
     notes = []
     if settings.get("offload_modules"):
-        notes.append("copies of offloaded activations are taken as hidden")
+        notes.append("copies of offloaded activations were not measured: the host link's rate is assumed")
     if model.vision_parameters:
         notes.append("the vision encoder's time is left out")
     if contract.routing.token_policy != "dropless":
@@ -163,30 +172,19 @@ def _not_modelled(model: ModelShape, contract: Contract, settings: Settings) -> 
     return notes
 
 
-@lru_cache(maxsize=1024)
-def _assumed_layout(model: ModelShape, stages: int) -> str | None:
-    """The layout that a run must have used where an even split is impossible; null where the split is even.
-
-    The last stage is lighter, since it also holds the loss and the multi-token-prediction layers.
-    """
-    if stages == 1 or model.num_layers < stages or (model.num_layers % stages == 0 and not model.mtp_num_layers):
-        return None
-    # Each output layer (one more per multi-token-prediction layer) weighs about as much as a decoder layer.
-    logits = 0.9 * (1 + model.mtp_num_layers)
-    share = (model.num_layers + model.mtp_num_layers + logits) / stages
-    last = max(0, min(round(share - model.mtp_num_layers - logits), model.num_layers - (stages - 1)))
-    even, more = divmod(model.num_layers - last, stages - 1)
-    counts = [even + (index >= stages - 1 - more) for index in range(stages - 1)]
-    texts = ["t" * count for count in counts] + ["t" * last + "m" * model.mtp_num_layers + "L"]
-    return "E" + "|".join(texts)
+def _block_layers(settings: Settings) -> int | None:
+    """Whole layers per virtual stage that are recomputed; null = all, as uniform recomputation always does."""
+    number = settings.get("recompute_num_layers")
+    block = settings.get("recompute_granularity") == "full" and settings.get("recompute_method") == "block"
+    return number if block and isinstance(number, int) else None
 
 
 def _domains(hardware: Hardware, span: int, expert_parallel: int) -> int:
     """NVLink domains under one expert group, at most as many as it has ranks; they share the ranks out equally."""
-    domains = -(-span // hardware.nvlink_domain_gpus)
+    domains = min(-(-span // hardware.nvlink_domain_gpus), expert_parallel)
     while expert_parallel % domains:
         domains += 1
-    return min(domains, expert_parallel)
+    return domains
 
 
 def _int(settings: Settings, name: str, default: int = 1) -> int:

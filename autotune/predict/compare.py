@@ -1,5 +1,6 @@
 """Which of two candidates of one study is faster, or that the prediction cannot tell."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,11 @@ def compare_times(first: TimeEstimate, second: TimeEstimate) -> Comparison:
     names = {*first.parts, *second.parts}
     changes = {name: first.parts.get(name, 0.0) - second.parts.get(name, 0.0) for name in names}
     difference = first.step_time_s - second.step_time_s
-    error = sum((change * UNCERTAINTY[name]) ** 2 for name, change in changes.items()) ** 0.5
+    errors = {name: change * UNCERTAINTY[name] for name, change in changes.items()}
+    if first.dispatcher != second.dispatcher:
+        # Two libraries: what is wrong about one of them says nothing about the other, and nothing cancels.
+        errors["dispatch"] = math.hypot(first.dispatch_error_s, second.dispatch_error_s)
+    error = math.hypot(*errors.values())
     smaller = min(first.step_time_s, second.step_time_s)
     if abs(difference) < max(TIE * smaller, SURE * error):
         verdict: Verdict = "unsure"

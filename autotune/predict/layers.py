@@ -83,14 +83,32 @@ def _block(model: ModelShape, letter: str, index: int) -> Block:
     return Block(model.attention, feed_forward, model.sliding_window if letter == "w" else None, ratio)
 
 
+@lru_cache(maxsize=1024)
+def assumed_layout(model: ModelShape, stages: int) -> str | None:
+    """The layout that a run must have used where an even split is impossible; null where the split is even.
+
+    The last stage is lighter, since it also holds the loss and the multi-token-prediction layers.
+    """
+    if model.num_layers < stages or model.num_layers % stages == 0:
+        return None
+    # Each output layer (one more per multi-token-prediction layer) weighs about as much as a decoder layer.
+    logits = 0.9 * (1 + model.mtp_num_layers)
+    share = (model.num_layers + model.mtp_num_layers + logits) / stages
+    last = max(0, min(round(share - model.mtp_num_layers - logits), model.num_layers - (stages - 1)))
+    even, more = divmod(model.num_layers - last, stages - 1)
+    counts = [even + (index >= stages - 1 - more) for index in range(stages - 1)]
+    texts = ["t" * count for count in counts] + ["t" * last + "m" * model.mtp_num_layers + "L"]
+    return "E" + "|".join(texts)
+
+
 @lru_cache(maxsize=4096)
 def pipeline_chunks(
     model: ModelShape, pipeline_parallel: int, virtual_pipeline: int, layout: str | None
 ) -> tuple[Chunk, ...]:
     """The virtual stages in layer order.
 
-    Stage ``i`` is chunk ``i // pipeline_parallel`` of rank ``i % pipeline_parallel``. Without a layout, layers that do
-    not divide evenly go to the first stages.
+    Stage ``i`` is chunk ``i // pipeline_parallel`` of rank ``i % pipeline_parallel``. Without a layout, layers are
+    spread evenly, or as :func:`assumed_layout` has it where that is impossible.
 
     Raises:
         ValueError: the layout has another number of stages or of decoder layers than the model.
@@ -98,6 +116,7 @@ def pipeline_chunks(
     """
     blocks = decoder_blocks(model)
     stages = pipeline_parallel * virtual_pipeline
+    layout = layout if layout is not None else assumed_layout(model, stages)
     letters = layout_stages(layout) if layout is not None else _even(len(blocks), stages, model.mtp_num_layers)
     if len(letters) != stages:
         raise ValueError(f"pipeline_layout has {len(letters)} stages, but pipeline x virtual stages are {stages}")

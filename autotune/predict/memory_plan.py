@@ -16,6 +16,9 @@ steps of real data, 2.5 those of the first 2,000.
 """
 
 
+FP4_BYTES = 0.5 + 1 / 16
+"""Bytes of one fp4 element with its share of the scale byte of a block of 16 (NVFP4)."""
+
 _GATHERED_IN_FP8 = ("fp8_mxfp8", "fp8_mx", "fp8_tensorwise", "fp8_cs", "fp8_delayed", "fp8_ds")
 """Precisions whose recipes keep and gather parameters in fp8 (``megatron/bridge/training/mixed_precision.py``)."""
 
@@ -40,6 +43,7 @@ class MemoryPlan:
         share: One rank's part of one micro-batch.
         fp8: Whether linear layers compute in fp8 or narrower.
         fp8_weights_only: Whether weights exist in fp8 only.
+        weight_copy_bytes: Bytes per element of one quantized copy of a linear weight.
         fp32: Whether everything is fp32.
         imbalance: Rows on the busiest expert rank over the mean.
         recompute: Recomputed modules; ``("full",)`` = whole layers.
@@ -65,6 +69,7 @@ class MemoryPlan:
     share: Share
     fp8: bool
     fp8_weights_only: bool
+    weight_copy_bytes: float
     fp32: bool
     imbalance: float
     recompute: tuple[str, ...]
@@ -91,8 +96,10 @@ def make_memory_plan(
     """The plan of one configuration.
 
     Raises:
-        ValueError: the number of ranks is no multiple of the parallel sizes.
+        ValueError: the number of ranks is no multiple of the parallel sizes, or an imbalance below 1.
     """
+    if imbalance is not None and not imbalance >= 1.0:
+        raise ValueError(f"imbalance={imbalance} must be at least 1: it is the fullest rank's load over the mean")
     tensor, context = _number(settings, "tensor_parallel"), _number(settings, "context_parallel")
     pipeline, virtual = _number(settings, "pipeline_parallel"), _number(settings, "virtual_pipeline")
     expert, expert_tensor = _number(settings, "expert_parallel"), _number(settings, "expert_tensor_parallel")
@@ -123,8 +130,9 @@ def make_memory_plan(
         expert_shards=world_size // (expert * expert_tensor * pipeline) if sharded else 1,
         num_microbatches=max(1, contract.global_batch_size // (micro_batch * data_parallel)),
         share=_share(model, contract, settings, load),
-        fp8=contract.precision.startswith(("fp8", "fp4")),
+        fp8=_narrow(contract.precision),
         fp8_weights_only=numerics.fp8_parameters and contract.precision in _GATHERED_IN_FP8,
+        weight_copy_bytes=FP4_BYTES if contract.precision.endswith("fp4") else 1.0,
         fp32=contract.precision == "fp32",
         imbalance=load,
         recompute=recompute,
@@ -145,7 +153,7 @@ def _share(model: ModelShape, contract: Contract, settings: Settings, load: floa
     fused = settings.get("dispatcher") == "hybridep" and settings.get("permute_fusion_into_hybridep")
     received = received_rows(sent, expert, model.router_topk) if fused else 0.0
     element = 4.0 if contract.precision == "fp32" else 2.0
-    fp8 = contract.precision.startswith(("fp8", "fp4"))
+    fp8 = _narrow(contract.precision)
     return Share(
         tokens=tokens,
         stream_tokens=tokens / tensor if settings["sequence_parallel"] else tokens,
@@ -177,9 +185,14 @@ def _number(settings: Settings, name: str) -> int:
     return value
 
 
+def _narrow(precision: str) -> bool:
+    """Whether linear layers compute in fp8 or fp4 (``fp8_mx``, ``nvfp4``)."""
+    return precision.startswith("fp8") or precision.endswith("fp4")
+
+
 def _quantized_bytes(precision: str) -> float:
     """Bytes per element of a saved linear input: the value, and one scale byte per block of 32 (fp4: of 16)."""
-    return 0.5 + 1 / 16 if precision.startswith("fp4") else 1 + 1 / 32
+    return FP4_BYTES if precision.endswith("fp4") else 1 + 1 / 32
 
 
 def _imbalance(contract: Contract, settings: Settings) -> float:

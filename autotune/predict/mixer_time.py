@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from autotune.predict.flops import block_flops
 from autotune.predict.hardware import Hardware
-from autotune.predict.kernels import attention_time, gemm_time, point_to_point_time, ring_time, streaming_rate
+from autotune.predict.kernels import attention_time, gemm_time, point_to_point_time, streaming_rate, tensor_group_time
 from autotune.predict.layers import Block
 from autotune.predict.parameters import gdn_widths, head_sizes, mamba_widths
 from autotune.predict.work import BACKWARD_LAUNCHES, BF16, KERNEL_FLOOR_S, LAUNCHES_MIXER, BlockTime, Work
@@ -55,7 +55,7 @@ def mixer_time(
         # The ring hides behind attention block by block; its start-up and any excess stay.
         context = max(0.0, step * (work.context_parallel - 1) - 0.8 * attention)
     gathered = work.tokens * model.hidden_size * BF16
-    collective = ring_time(hardware, work.tensor_parallel, gathered, across=False)
+    collective = tensor_group_time(hardware, work.tensor_parallel, gathered)
     recomputed = BlockTime(
         attention=attention if "core_attn" in work.recompute else 0.0,
         elementwise=norm if "layernorm" in work.recompute else 0.0,

@@ -18,6 +18,7 @@ class Numerics:
         cross_entropy: How the loss treats logits: ``te`` in place, ``native`` with one fp32 copy, ``unfused`` with two.
         fp8_parameters: Whether weights are kept in fp8 only, where the recipe of the precision can gather them so
             (not blockwise fp8, not fp4).
+        assumed: Whether nothing says that these are the program's formats.
     """
 
     gradient_bytes: float = 4.0
@@ -27,6 +28,7 @@ class Numerics:
     optimizer_on_host: float = 0.0
     cross_entropy: Literal["te", "native", "unfused"] = "unfused"
     fp8_parameters: bool = False
+    assumed: bool = False
 
 
 MEGATRON_LM = Numerics()
@@ -54,3 +56,8 @@ NARROW_MOMENT_MODELS = ("dsv3", "dsv4-flash", "qwen35-35b")
 def bridge_numerics(model_name: str) -> Numerics:
     """Formats of Megatron-Bridge's performance recipe for a model."""
     return BRIDGE_NARROW_MOMENTS if model_name in NARROW_MOMENT_MODELS else BRIDGE_BENCHMARK
+
+
+def program_numerics(program: str, model_name: str) -> Numerics:
+    """Formats of a kind of trial program: a recipe's own for ``bridge``, Megatron's defaults for the others."""
+    return bridge_numerics(model_name) if program == "bridge" else MEGATRON_LM

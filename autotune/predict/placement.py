@@ -13,10 +13,12 @@ from functools import lru_cache
 from autotune import resources
 from autotune.cluster import Cluster, load_cluster
 from autotune.errors import RequestError
-from autotune.predict.dispatch import BF16_BYTES, FP8_BYTES, DispatchLoad
-from autotune.predict.numerics import MEGATRON_LM, Numerics, bridge_numerics
+from autotune.predict.columns import first_number
+from autotune.predict.dispatch_load import BF16_BYTES, FP8_BYTES, DispatchLoad
+from autotune.predict.numerics import Numerics
 from autotune.predict.published_shapes import shape_of
-from autotune.predict.table import MeasurementTable, TableRow, first_number
+from autotune.predict.table import MeasurementTable, TableRow
+from autotune.predict.wording import modules, numerics_of, recomputed_in_words, told
 from autotune_policies.errors import PolicyError
 from autotune_policies.settings import SETTINGS, Setting, Settings, model_parallel_ranks, resolve
 from autotune_trials.spec import Contract, GangShape, ModelShape, Routing
@@ -58,6 +60,7 @@ class Placed:
         gang: Number of GPUs.
         numerics: State formats of the training program.
         stack: Release or commit; what shares one efficiency factor.
+        assumed: What the row leaves open and had to be filled in, or could not be placed, one clause each.
     """
 
     cluster: Cluster
@@ -67,6 +70,7 @@ class Placed:
     gang: GangShape
     numerics: Numerics
     stack: str
+    assumed: tuple[str, ...] = ()
 
 
 def place(row: TableRow, table: MeasurementTable) -> Placed:
@@ -79,6 +83,13 @@ def place(row: TableRow, table: MeasurementTable) -> Placed:
     cells = _named(row.cells)
     cluster = place_cluster(cells)
     model = shape_of(_cell(cells, "model"), table.models, _whole(cells, "num_layers"))
+    assumed: list[str] = []
+    if model.num_experts and "dispatcher" not in cells:
+        cells["dispatcher"] = _usual_dispatcher(cells, cluster)
+        assumed.append(f"dispatcher taken as {cells['dispatcher']}")
+    unknown = _unknown_modules(cells)
+    if unknown:
+        assumed.append(f"recomputation of {', '.join(unknown)} is left out")
     settings = place_settings(cells)
     replica = model_parallel_ranks(settings)
     data_parallel = _whole(cells, "data_parallel")
@@ -114,7 +125,28 @@ def place(row: TableRow, table: MeasurementTable) -> Placed:
     contract = Contract(_seq_length(cells), batch, cells.get("precision", "bf16"), routing=routing)
     nodes = -(-num_gpus // cluster.gpus_per_node)
     gang = GangShape(nodes, num_gpus // nodes)
-    return Placed(cluster, model, contract, settings, gang, _numerics(cells), _stack(cells))
+    numerics = numerics_of(cells, table.source)
+    if numerics.assumed:
+        assumed.append("gradient and optimizer types taken as Megatron's defaults")
+    return Placed(cluster, model, contract, settings, gang, numerics, _stack(cells), tuple(assumed))
+
+
+def _usual_dispatcher(cells: Mapping[str, str], cluster: Cluster) -> str:
+    """What a row that names no dispatcher had: NeMo's recipes the NVLink domain's, all others Megatron's default.
+
+    Source: settings of the recipes of Megatron-Bridge that do name one: HybridEP on NVL72, DeepEP on nodes of eight.
+    """
+    if not cells.get("stack", "").startswith("nemo"):
+        return "alltoall"
+    return "hybridep" if cluster.nvlink_domain_gpus > 8 else "deepep"
+
+
+def _recomputed(cells: Mapping[str, str]) -> str:
+    return cells.get("recompute_modules", "") or recomputed_in_words(cells.get("note", ""))
+
+
+def _unknown_modules(cells: Mapping[str, str]) -> list[str]:
+    return modules(SETTINGS["recompute_modules"], _recomputed(cells))[1]
 
 
 def place_cluster(cells: Mapping[str, str]) -> Cluster:
@@ -150,11 +182,18 @@ def place_settings(cells: Mapping[str, str]) -> Settings:
             given[name] = _value(setting, text)
     if "zero_stage" in cells:
         given["distributed_optimizer"] = cells["zero_stage"] != "0"
-    given.update(_told(cells.get("note", "")))
-    if not given.get("recompute_granularity") and given.get("recompute_modules"):
-        given["recompute_granularity"] = "selective"
-    if given.get("recompute_granularity") == "selective" and not given.get("recompute_modules"):
-        given["recompute_modules"] = ["core_attn"]
+    if cells.get("stack", "").startswith("nemo") and given.get("cuda_graph_impl") == "full_iteration":
+        # All 97 recipes of Megatron-Bridge 0.5 to 0.6 that capture whole iterations also fuse the experts.
+        given.setdefault("op_fuser", True)
+    # A column says more surely than a note what was set.
+    given.update({name: value for name, value in told(cells.get("note", "")).items() if name not in cells})
+    named, unknown = modules(SETTINGS["recompute_modules"], _recomputed(cells))
+    if named and given.get("recompute_granularity") != "full":
+        given["recompute_granularity"], given["recompute_modules"] = "selective", named
+    if given.get("recompute_granularity") == "selective" and not named:
+        # Megatron's default module; but another one that is not known here must not turn into it.
+        given["recompute_granularity"] = None if unknown else "selective"
+        given["recompute_modules"] = [] if unknown else ["core_attn"]
     dispatcher = given.get("dispatcher")
     if given.get("num_sms") is None and dispatcher in USUAL_SMS:
         given["num_sms"] = USUAL_SMS[str(dispatcher)]
@@ -185,11 +224,12 @@ def place_dispatch(row: TableRow) -> tuple[Cluster, str, DispatchLoad, dict[str,
         num_experts=_needed(cells, "num_experts"),
         expert_parallel=ranks,
         num_domains=domains,
-        dispatch_element_bytes=FP8_BYTES if "fp8 dispatch" in cells.get("dtype", "") else BF16_BYTES,
+        dispatch_element_bytes=FP8_BYTES if cells.get("dtype", "").startswith("fp8") else BF16_BYTES,
     )
     common = _whole(cells, "num_sms")
     budgets = {name: _whole(cells, f"num_sms_{name}") or common for name in ("dispatch", "combine")}
-    return cluster, cells.get("backend") or cells.get("dispatcher") or "deepep", load, budgets
+    backend = cells.get("backend") or cells.get("dispatcher") or cells.get("library") or "deepep"
+    return cluster, re.sub(r"_v\d+$", "", backend), load, budgets
 
 
 def seq_length(cells: Mapping[str, str]) -> int:
@@ -232,7 +272,7 @@ def _needed(cells: Mapping[str, str], name: str) -> int:
 def _value(setting: Setting, text: str) -> object:
     """The value of a cell; text that is no value is handed on, so that the refusal can name it."""
     if setting.kind == "list":
-        return [name for name in (word.strip() for word in text.split(",")) if name in setting.choices]
+        return modules(setting, text)[0]
     if setting.kind == "bool":
         return {"true": True, "false": False}.get(text.lower(), text)
     if setting.kind in ("int", "float"):
@@ -243,23 +283,5 @@ def _value(setting: Setting, text: str) -> object:
     return None if setting.optional and text == "none" else text
 
 
-def _told(note: str) -> dict[str, object]:
-    """Settings that a note states between semicolons: ``permute_fusion=false; permute_fusion_into_hybridep``."""
-    told: dict[str, object] = {}
-    for part in note.split(";"):
-        name, equals, text = part.strip().partition("=")
-        setting = SETTINGS.get(name)
-        if setting is not None and setting.kind == "bool" and text in ("", "true", "false"):
-            told[name] = text != "false" if equals else True
-    return told
-
-
 def _stack(cells: Mapping[str, str]) -> str:
     return cells.get("stack") or cells.get("commit") or cells.get("program") or ""
-
-
-def _numerics(cells: Mapping[str, str]) -> Numerics:
-    """State formats of the program: Bridge's recipes name their release or file; ``cef`` is fused cross entropy."""
-    if cells.get("stack", "").startswith("nemo") or "bridge" in cells.get("source", "").lower():
-        return bridge_numerics(cells.get("model", ""))
-    return Numerics(cross_entropy="te") if "cef" in cells.get("case", "").split("_") else MEGATRON_LM

@@ -1,8 +1,7 @@
 """Ranks the legal configurations of a search space by predicted throughput.
 
 A space of a large model holds more points than can be predicted. Settings that neither predictor looks at keep their
-usual value; if what is left is still too much, all parallel layouts are tried first, and then the best of them are
-changed one parameter at a time (those that trade memory for time also together), and then more of them, until the
+usual value; if what is left is still too much, :mod:`autotune.predict.explore` looks for the fastest ones until the
 budget is spent. The ranking says how much was seen.
 """
 
@@ -10,9 +9,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.errors import RequestError
+from autotune.predict.explore import Explorer
+from autotune.predict.fit import Fit, fit_of
 from autotune.predict.hardware import hardware_of
 from autotune.predict.memory import MemoryEstimate, predict_memory
+from autotune.predict.numerics import program_numerics
 from autotune.predict.time import TimeEstimate, predict_time
 from autotune.request import TuneRequest
 from autotune.space.parameters import Parameter, Point, SearchSpace
@@ -22,26 +23,17 @@ SEEN = frozenset({
     "micro_batch_size", "tensor_parallel", "sequence_parallel", "pipeline_parallel", "virtual_pipeline",
     "pipeline_layout", "context_parallel", "expert_parallel", "expert_tensor_parallel", "dispatcher", "num_sms",
     "permute_fusion_into_hybridep", "rank_capacity_factor", "paged_stash", "permute_fusion", "shared_expert_overlap",
-    "ep_overlap", "cuda_graph_impl", "cuda_graph_modules", "recompute_granularity", "recompute_method",
+    "op_fuser", "ep_overlap", "cuda_graph_impl", "cuda_graph_modules", "recompute_granularity", "recompute_method",
     "recompute_num_layers", "recompute_modules", "offload_modules", "distributed_optimizer", "overlap_grad_reduce",
     "overlap_param_gather", "cuda_allocator",
 })  # fmt: skip
 """Settings that the predictors look at; the others change nothing that is predicted."""
 
-LAYOUT = (
-    "expert_parallel", "expert_tensor_parallel", "pipeline_parallel", "virtual_pipeline", "pipeline_layout",
-    "tensor_parallel", "context_parallel", "micro_batch_size",
-)  # fmt: skip
-"""Parameters whose combinations are all tried before anything else is changed."""
-
-MEMORY_TRADES = ("micro_batch_size", "recompute_granularity", "recompute_modules", "offload_modules")
-"""Parameters that trade memory for time: changed together too, since one of them alone may not fit or not pay."""
-
 BUDGET = 10_000
-"""Points that are looked at, at most."""
+"""Points that are predicted, at most."""
 
-BEAM = 4
-"""Points that are changed further at first; half as many of those that do not fit, since a change may save them."""
+LACKING = 3.0
+"""How much slower a point counts per share of memory that it lacks, while the search decides what to change next."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +45,21 @@ class Ranked:
         settings: All canonical settings.
         time: Predicted step.
         memory: Predicted memory.
-        fits: Whether the device, and the limit that was given, hold it.
+        fit: Whether the device, and the limit that was given, hold it; None where neither is known.
+        score: Seconds, longer where memory is lacking: what the search goes by.
     """
 
     point: Point
     settings: Settings
     time: TimeEstimate
     memory: MemoryEstimate
-    fits: bool
+    fit: Fit | None
+    score: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is expected to fit, surely or not."""
+        return self.fit != "does not fit"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,9 @@ class Ranking:
     """What came out.
 
     Attributes:
-        best: Those that fit, fastest first; of those whose predictions are equal the one nearest to the baseline.
+        best: Those that are expected to fit, fastest first, the fastest that surely fits among them; of those whose
+            predictions are equal the one nearest to the baseline.
+        recommended: The fastest that surely fits, else the fastest; None when nothing is expected to fit.
         baseline: The study's first point, if it is legal.
         space_points: Points of the space at most, conditions not subtracted.
         distinct_points: The same without parameters that change no prediction.
@@ -80,6 +81,7 @@ class Ranking:
     """
 
     best: tuple[Ranked, ...]
+    recommended: Ranked | None
     baseline: Ranked | None
     space_points: int
     distinct_points: int
@@ -97,33 +99,32 @@ def rank(request: TuneRequest, is_legal: Callable[[Settings], bool], *, top: int
         request: Model, cluster, GPUs, contract, space and memory limit.
         is_legal: Whether no rule refuses all these settings.
         top: How many.
-        budget: Points looked at, at most.
+        budget: Points predicted, at most.
 
     Raises:
-        RequestError: no time model for this cluster, or no legal configuration at all.
+        RequestError: no time model for this cluster.
     """
     hardware_of(request.cluster)
     space = _without_unseen(request.space)
-    search = _Search(request, is_legal, budget)
+    explorer = Explorer(space.parameters, lambda point: _predicted(request, is_legal, point), budget)
     exhaustive = space.size() <= budget
     if exhaustive:
-        search.try_all(space.points())
+        explorer.look(space.points())
     else:
-        search.climb(space)
-    found = list(search.found.values())
-    if not any(found):
-        raise RequestError(
-            f"none of {len(found)} configurations of {request.model} on {request.gang.world_size} GPUs is legal",
-            hint="autotune check names the rules that refuse one; another --gpus may help",
-        )
-    legal = [item for item in found if item is not None]
+        explorer.explore([space.baseline, *space.seeds])
+    legal = [item for item in explorer.found.values() if item is not None]
     fitting = sorted((item for item in legal if item.fits), key=lambda item: _order(item, space.baseline))
+    best = [*itertools.islice(_distinct(fitting), top)]
+    recommended = next((item for item in fitting if item.fit != "may not fit"), next(iter(fitting), None))
+    if recommended is not None and recommended not in best:
+        best[-1] = recommended
     return Ranking(
-        best=tuple(itertools.islice(_distinct(fitting), top)),
-        baseline=search.found.get(_key(space.baseline)),
+        best=tuple(best),
+        recommended=recommended,
+        baseline=explorer.found.get(repr(space.baseline)),
         space_points=request.space.size(),
         distinct_points=space.size(),
-        looked_at=len(found),
+        looked_at=len(explorer.found),
         legal=len(legal),
         not_fitting=len(legal) - len(fitting),
         exhaustive=exhaustive,
@@ -131,57 +132,22 @@ def rank(request: TuneRequest, is_legal: Callable[[Settings], bool], *, top: int
     )
 
 
-class _Search:
-    """Every point that was looked at, once, with what is predicted for it; null for those that are not legal."""
-
-    def __init__(self, request: TuneRequest, is_legal: Callable[[Settings], bool], budget: int) -> None:
-        self.found: dict[str, Ranked | None] = {}
-        self._request = request
-        self._is_legal = is_legal
-        self._budget = budget
-
-    def try_all(self, points: Iterable[Point]) -> None:
-        """Predict these points, as far as the budget goes."""
-        for point in points:
-            if len(self.found) >= self._budget:
-                return
-            key = _key(point)
-            if key not in self.found:
-                self.found[key] = self._predict(point)
-
-    def climb(self, space: SearchSpace) -> None:
-        """All layouts, then the best points changed one parameter at a time: of ever more of them, to the budget."""
-        self.try_all([space.baseline, *space.seeds])
-        self.try_all(_variants(space.parameters, space.baseline, LAYOUT))
-        expanded: set[str] = set()
-        width = BEAM
-        while len(self.found) < self._budget:
-            fresh = [item for item in self._beam(width) if _key(item.point) not in expanded]
-            if not fresh:
-                if width > 2 * len(self.found):
-                    return
-                width *= 2
-            for item in fresh:
-                expanded.add(_key(item.point))
-                for free in (*((parameter.name,) for parameter in space.parameters), MEMORY_TRADES):
-                    self.try_all(_variants(space.parameters, item.point, free))
-
-    def _beam(self, width: int) -> list[Ranked]:
-        legal = sorted((item for item in self.found.values() if item), key=lambda item: item.time.step_time_s)
-        fitting, others = _distinct(item for item in legal if item.fits), _distinct(i for i in legal if not i.fits)
-        return [*itertools.islice(fitting, width), *itertools.islice(others, width // 2)]
-
-    def _predict(self, point: Point) -> Ranked | None:
-        request = self._request
-        settings = request.settings(point)
-        if not self._is_legal(settings):
-            return None
-        cluster, gang = request.cluster, request.gang
-        time = predict_time(cluster, request.shape, request.contract, settings, gang.world_size)
-        memory = predict_memory(request.shape, request.contract, settings, gang, cluster)
-        fits = cluster.gpu_memory_bytes is None or memory.fits(cluster.gpu_memory_bytes)
-        limit = request.memory_limit_bytes
-        return Ranked(point, settings, time, memory, fits and (limit is None or memory.peak_memory_bytes <= limit))
+def _predicted(request: TuneRequest, is_legal: Callable[[Settings], bool], point: Point) -> Ranked | None:
+    """What is predicted for a point; None where a rule refuses it."""
+    settings = request.settings(point)
+    if not is_legal(settings):
+        return None
+    cluster, gang, limit = request.cluster, request.gang, request.memory_limit_bytes
+    numerics = program_numerics(request.program, request.shape.name)
+    time = predict_time(cluster, request.shape, request.contract, settings, gang.world_size, numerics=numerics)
+    memory = predict_memory(request.shape, request.contract, settings, gang, cluster, numerics)
+    lacking = max(
+        0.0,
+        memory.device_memory_bytes / (cluster.gpu_memory_bytes or float("inf")) - 1,
+        memory.peak_memory_bytes / (limit or float("inf")) - 1,
+    )
+    score = time.step_time_s * (1 + LACKING * lacking) * (1.01 if lacking else 1.0)
+    return Ranked(point, settings, time, memory, fit_of(memory, cluster.gpu_memory_bytes, limit), score)
 
 
 def _without_unseen(space: SearchSpace) -> SearchSpace:
@@ -207,24 +173,6 @@ def _nearest(parameters: Sequence[Parameter], given: Mapping[str, Value]) -> Poi
     return point
 
 
-def _variants(parameters: Sequence[Parameter], point: Point, free: Sequence[str]) -> Iterator[Point]:
-    """The point with all values of the free parameters, and of those that come into being with them."""
-
-    def expand(made: Point, index: int) -> Iterator[Point]:
-        if index == len(parameters):
-            yield made
-            return
-        parameter = parameters[index]
-        if not parameter.active(made):
-            yield from expand(made, index + 1)
-            return
-        name = parameter.name
-        for value in (point[name],) if name in point and name not in free else parameter.choices:
-            yield from expand({**made, name: value}, index + 1)
-
-    return expand({}, 0)
-
-
 def _distinct(found: Iterable[Ranked]) -> Iterator[Ranked]:
     """Without configurations whose predictions equal those of one before."""
     seen = set()
@@ -237,8 +185,4 @@ def _distinct(found: Iterable[Ranked]) -> Iterator[Ranked]:
 
 def _order(item: Ranked, baseline: Point) -> tuple[str, int, int, str]:
     changes = sum(baseline.get(name) != value for name, value in item.point.items())
-    return f"{item.time.step_time_s:020.9f}", item.memory.peak_memory_bytes, changes, _key(item.point)
-
-
-def _key(point: Point) -> str:
-    return repr(point)
+    return f"{item.time.step_time_s:020.9f}", item.memory.peak_memory_bytes, changes, repr(item.point)

@@ -39,6 +39,9 @@ _RELIEF: Mapping[str, tuple[tuple[str, Mapping[str, Value]], ...]] = {
         ("gather parameters during the forward pass: overlap_param_gather=true", {"overlap_param_gather": True}),
         ("more micro-batches per step", {}),
     ),
+    "activation_offload": (
+        ("offload less: copies to the host outlast the passes they run beside", {"offload_modules": []}),
+    ),
     "host": (
         ("CUDA graphs: cuda_graph_impl=transformer_engine", {"cuda_graph_impl": "transformer_engine"}),
         ("a larger micro_batch_size: fewer launches per token", {}),

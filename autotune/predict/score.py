@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from autotune.errors import AutotuneError
 from autotune.predict.block_time import expert_layer_time
 from autotune.predict.dispatch import dispatch_time
-from autotune.predict.efficiency import Observation, learn_efficiency
+from autotune.predict.efficiency import Observation
 from autotune.predict.hardware import hardware_of
+from autotune.predict.leave_one_out import LeaveOneOut
 from autotune.predict.memory import predict_memory
 from autotune.predict.placement import Placed, place, place_cluster, place_dispatch, place_settings, seq_length
 from autotune.predict.published_shapes import shape_of
@@ -87,7 +88,7 @@ class Score:
         groups: By quantity and group.
         skipped: What was not scored, and why.
         efficiency: Measured over predicted speed by cluster, precision and stack, all rows together.
-        notes: Where the table leaves what the predictors know.
+        notes: Where the table leaves what the predictors know, and what its rows leave open.
     """
 
     rows: tuple[Scored, ...]
@@ -107,31 +108,42 @@ class _Timed:
     inverse: bool = False
 
 
+@dataclass
+class _Found:
+    """What the rows of one table gave so far."""
+
+    fixed: list[Scored] = field(default_factory=list)
+    timed: list[_Timed] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    assumed: Counter[str] = field(default_factory=Counter)
+
+
 def score_table(table: MeasurementTable) -> Score:
     """All rows of a table, scored or skipped with the reason."""
-    fixed: list[Scored] = []
-    timed: list[_Timed] = []
-    skipped: list[Skipped] = []
+    found = _Found()
     for row in table.rows:
         if row.failure is not None or not row.measured:
-            skipped.append(Skipped(row.index, row.failure or "nothing that can be predicted was measured"))
+            nothing = "; ".join(row.unusable.values()) or "nothing that can be predicted was measured"
+            found.skipped.append(Skipped(row.index, row.failure or nothing))
             continue
+        found.skipped.extend(Skipped(row.index, why) for why in row.unusable.values())
         for kind, quantities in _KINDS:
             if not quantities & set(row.measured):
                 continue
             try:
-                kind(row, table, fixed, timed, skipped)
+                kind(row, table, found)
             except (AutotuneError, ValueError) as error:
-                skipped.append(Skipped(row.index, str(error)))
-    corrected, efficiency = _corrected(timed)
-    rows = tuple(sorted((*fixed, *corrected), key=lambda item: item.row))
+                found.skipped.append(Skipped(row.index, str(error)))
+    corrected, efficiency = _corrected(found.timed)
+    rows = tuple(sorted((*found.fixed, *corrected), key=lambda item: item.row))
     programs = sorted({row.cells.get("program", "Megatron") for row in table.rows})
     notes = [
         f"program {name}: Megatron-Core is predicted, whose schedules, kernels and buffers are others"
         for name in programs
         if not name.startswith("Megatron")
     ]
-    return Score(rows, *_summaries(rows), tuple(skipped), efficiency, tuple(notes))
+    notes += [f"{count} row{'s' * (count > 1)}: {what}" for what, count in sorted(found.assumed.items())]
+    return Score(rows, *_summaries(rows), tuple(found.skipped), efficiency, tuple(notes))
 
 
 def kendall_tau(pairs: Iterable[tuple[float, float]]) -> float | None:
@@ -182,35 +194,32 @@ def _scored(row: TableRow, quantity: str, predicted: float) -> Scored:
     return Scored(row.index, quantity, row.measured[quantity], predicted, row.group, predicted, approximate)
 
 
-def _step(
-    row: TableRow, table: MeasurementTable, fixed: list[Scored], timed: list[_Timed], skipped: list[Skipped]
-) -> None:
+def _step(row: TableRow, table: MeasurementTable, found: _Found) -> None:
     placed = place(row, table)
+    found.assumed.update(placed.assumed)
     if row.measured.keys() & {"step_time_s", "tokens_per_s_per_gpu"}:
-        timed.extend(_step_times(row, placed))
+        found.timed.extend(_step_times(row, placed))
     if "peak_memory_bytes" in row.measured:
         memory = predict_memory(
             placed.model, placed.contract, placed.settings, placed.gang, placed.cluster, placed.numerics
         )
-        fixed.append(_scored(row, "peak_memory_bytes", memory.peak_memory_bytes))
+        found.fixed.append(_scored(row, "peak_memory_bytes", memory.peak_memory_bytes))
 
 
 def _step_times(row: TableRow, placed: Placed) -> Iterable[_Timed]:
     contract, num_gpus = placed.contract, placed.gang.world_size
-    estimate = predict_time(placed.cluster, placed.model, contract, placed.settings, num_gpus)
+    estimate = predict_time(placed.cluster, placed.model, contract, placed.settings, num_gpus, numerics=placed.numerics)
     tokens = contract.seq_length * contract.global_batch_size / num_gpus
     measured_s = row.measured.get("step_time_s") or tokens / row.measured["tokens_per_s_per_gpu"]
     name = placed.cluster.name
-    seen = Observation(name, contract.precision, placed.stack, measured_s, estimate.step_time_s)
+    seen = Observation(name, contract.precision, placed.stack, measured_s, estimate.step_time_s, placed.model.name)
     if "step_time_s" in row.measured:
         yield _Timed(_scored(row, "step_time_s", estimate.step_time_s), seen)
     if "tokens_per_s_per_gpu" in row.measured:
         yield _Timed(_scored(row, "tokens_per_s_per_gpu", estimate.tokens_per_s_per_gpu), seen, inverse=True)
 
 
-def _layer(
-    row: TableRow, table: MeasurementTable, fixed: list[Scored], timed: list[_Timed], skipped: list[Skipped]
-) -> None:
+def _layer(row: TableRow, table: MeasurementTable, found: _Found) -> None:
     cells = row.cells
     cluster, settings = place_cluster(cells), place_settings(cells)
     model = shape_of(cells.get("model", ""), table.models)
@@ -230,31 +239,27 @@ def _layer(
     predicted_s = expert_layer_time(hardware_of(cluster), model, work)
     stack = cells.get("stack") or cells.get("commit", "")
     seen = Observation(cluster.name, precision, stack, row.measured["layer_time_s"], predicted_s)
-    timed.append(_Timed(_scored(row, "layer_time_s", predicted_s), seen))
+    found.timed.append(_Timed(_scored(row, "layer_time_s", predicted_s), seen))
     if "peak_memory_bytes" in row.measured:
-        skipped.append(Skipped(row.index, "peak_memory_bytes: there is no memory model of a layer alone"))
+        found.skipped.append(Skipped(row.index, "peak_memory_bytes: there is no memory model of a layer alone"))
 
 
-def _dispatch(
-    row: TableRow, table: MeasurementTable, fixed: list[Scored], timed: list[_Timed], skipped: list[Skipped]
-) -> None:
+def _dispatch(row: TableRow, table: MeasurementTable, found: _Found) -> None:
     cluster, backend, load, budgets = place_dispatch(row)
     for operation, sms in budgets.items():
         quantity = f"{operation}_time_s"
         if quantity in row.measured:
             estimate = dispatch_time(hardware_of(cluster), backend, load, sms)
-            fixed.append(_scored(row, quantity, getattr(estimate, quantity)))
+            found.fixed.append(_scored(row, quantity, getattr(estimate, quantity)))
 
 
-_Kind = Callable[[TableRow, MeasurementTable, list[Scored], list[_Timed], list[Skipped]], None]
+_Kind = Callable[[TableRow, MeasurementTable, _Found], None]
 
 
-def _whole_step(
-    row: TableRow, table: MeasurementTable, fixed: list[Scored], timed: list[_Timed], skipped: list[Skipped]
-) -> None:
+def _whole_step(row: TableRow, table: MeasurementTable, found: _Found) -> None:
     # The peak memory of a benchmark of one layer is not a training step's.
     if "layer_time_s" not in row.measured:
-        _step(row, table, fixed, timed, skipped)
+        _step(row, table, found)
 
 
 _KINDS: tuple[tuple[_Kind, set[str]], ...] = (
@@ -272,17 +277,17 @@ def _corrected(timed: Sequence[_Timed]) -> tuple[list[Scored], dict[tuple[str, s
     pools = ([(item.scored.row, item.seen) for item in layers], [(row, item.seen) for row, item in steps.items()])
     factors: dict[tuple[int, bool], float] = {}
     for is_step, pool in enumerate(pools):
+        shown = LeaveOneOut(seen for _, seen in pool)
         for row, seen in pool:
-            others = [other for place_, other in pool if place_ != row]
-            found = learn_efficiency(others, seen.cluster, seen.precision, seen.stack)
-            factors[row, bool(is_step)] = found or 1.0
+            factors[row, bool(is_step)] = shown.without(seen) or 1.0
     for item in timed:
         factor = factors[item.scored.row, item.scored.quantity != "layer_time_s"]
         predicted = item.scored.predicted * factor if item.inverse else item.scored.predicted / factor
         corrected.append(replace(item.scored, predicted=predicted))
     everything = [seen for pool in pools for _, seen in pool]
     stacks = {(seen.cluster, seen.precision, seen.stack) for seen in everything}
-    learned = {stack: learn_efficiency(everything, *stack) for stack in sorted(stacks)}
+    overall = LeaveOneOut(everything)
+    learned = {stack: overall.of(*stack) for stack in sorted(stacks)}
     return corrected, {stack: found for stack, found in learned.items() if found is not None}
 
 

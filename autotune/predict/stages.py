@@ -1,12 +1,12 @@
 """What each pipeline rank computes and holds: block times and parameters summed over its virtual stages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from autotune.errors import RequestError
 from autotune.predict.block_time import block_time
 from autotune.predict.hardware import Hardware
-from autotune.predict.kernels import gemm_time, ring_time, streaming_rate
+from autotune.predict.kernels import gemm_time, streaming_rate, tensor_group_time
 from autotune.predict.layers import Chunk, mtp_blocks, pipeline_chunks
 from autotune.predict.parameters import block_parameters, mtp_parameters
 from autotune.predict.work import BlockTime, Work
@@ -61,9 +61,15 @@ def rank_stages(
 def _chunk_time(hardware: Hardware, model: ModelShape, chunk: Chunk, work: Work) -> tuple[BlockTime, BlockTime]:
     """Forward and backward time of one virtual stage for one micro-batch."""
     forward, backward = BlockTime(), BlockTime()
+    left = work.recompute_layers
+    kept = work if left is None else replace(work, recompute=frozenset())
     for block, count in chunk.blocks:
-        one = block_time(hardware, model, block, work)
-        forward, backward = forward + one[0].scaled(count), backward + one[1].scaled(count)
+        again = count if left is None else min(count, left)
+        left = None if left is None else left - again
+        for layers, how in ((again, work), (count - again, kept)):
+            if layers:
+                one = block_time(hardware, model, block, how)
+                forward, backward = forward + one[0].scaled(layers), backward + one[1].scaled(layers)
     logits = chunk.mtp_layers + chunk.loss
     if chunk.mtp_layers:
         narrow = model.hidden_size / work.tensor_parallel
@@ -81,7 +87,7 @@ def _chunk_time(hardware: Hardware, model: ModelShape, chunk: Chunk, work: Work)
         # Fused cross entropy reads the BF16 logits, keeps FP32 statistics and writes their gradient in place.
         entropy = work.tokens * vocabulary * 7.0 / streaming_rate(hardware)
         gathered = work.tokens * model.hidden_size * 2.0
-        ring = ring_time(hardware, work.tensor_parallel, gathered, across=False)
+        ring = tensor_group_time(hardware, work.tensor_parallel, gathered)
         one_forward = BlockTime(gemm=product[0], elementwise=entropy, tensor_parallel=ring, launches_mixer=12)
         one_backward = BlockTime(gemm=product[1], elementwise=entropy, tensor_parallel=2 * ring, launches_mixer=12)
         forward, backward = forward + one_forward.scaled(logits), backward + one_backward.scaled(logits)

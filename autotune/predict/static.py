@@ -109,7 +109,7 @@ def static_bytes(plan: MemoryPlan, contents: RankContents) -> StaticBytes:
     weights = weight_bytes * (dense + routed)
     if plan.fp8:
         # Row-wise and column-wise copies of every linear weight, beside the weight or in its place.
-        weights += (split + routed) * (2.0 - (weight_bytes if plan.fp8_weights_only else 0.0))
+        weights += (split + routed) * (2 * plan.weight_copy_bytes - (weight_bytes if plan.fp8_weights_only else 0.0))
     copies = gradient_bytes < 4.0 and not numerics.precision_aware_optimizer
     placeholders = _placeholders(plan.model, contents.blocks, plan.tensor, plan.expert_tensor)
     return StaticBytes(

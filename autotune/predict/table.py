@@ -6,28 +6,15 @@ columns mean: ``groups``, ``parameters`` and ``objectives`` (a new ``name`` each
 """
 
 import csv
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import RequestError
-from autotune_policies.documents import read_document
-from autotune_policies.errors import PolicyError
-
-QUANTITIES = (
-    "step_time_s", "tokens_per_s_per_gpu", "peak_memory_bytes", "dispatch_time_s", "combine_time_s", "layer_time_s",
-)  # fmt: skip
-"""What a table may hold measurements of."""
-
-UNITS: Mapping[str, tuple[str, float]] = {
-    "_ms": ("_s", 1e-3), "_us": ("_s", 1e-6), "_gib": ("_bytes", 2.0**30), "_mib": ("_bytes", 2.0**20),
-    "_gb": ("_bytes", 1e9), "_mb": ("_bytes", 1e6),
-}  # fmt: skip
-"""Endings of measured columns, and what they become: seconds or bytes."""
-
-_SHORT_NAMES = {"dispatch_s": "dispatch_time_s", "combine_s": "combine_time_s", "layer_s": "layer_time_s"}
+from autotune.predict.columns import QUANTITIES, first_number, is_number, quantity_of, unread
+from autotune.predict.sidecar import Sidecar, read_sidecar, require_columns
 
 _STATES = {
     "ok": "COMPLETE", "oom": "INFEASIBLE", "crash": "INFEASIBLE", "hang": "INFEASIBLE", "unavailable": "UNAVAILABLE",
@@ -51,6 +38,7 @@ class TableRow:
         measured: Measured quantities by name, in seconds, bytes and tokens/s.
         approximate: Quantities that the table marks as approximate (``~370``).
         group: Rows of one group are comparable.
+        unusable: Measured quantities whose cell is no number above zero: what is wrong with it.
     """
 
     index: int
@@ -58,6 +46,7 @@ class TableRow:
     measured: Mapping[str, float]
     approximate: frozenset[str]
     group: str
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failure(self) -> str | None:
@@ -73,10 +62,14 @@ class MeasurementTable:
     Attributes:
         rows: In the order of the file.
         models: Fields of model shapes by model name, as the sidecar has them.
+        source: The comments of the file: where its rows come from.
+        unread: Columns that nothing reads, each with the one that may have been meant, or an empty text.
     """
 
     rows: tuple[TableRow, ...]
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    source: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_table(path: Path) -> MeasurementTable:
@@ -85,85 +78,57 @@ def read_table(path: Path) -> MeasurementTable:
     Raises:
         RequestError: a file that cannot be read, has no header or no measured column, or a sidecar that is wrong.
     """
-    sidecar = _Sidecar.read(path)
-    raw = _parquet(path) if path.suffix == ".parquet" else _text(path)
+    if path.is_dir():
+        raise RequestError(f"{path}: is a folder", hint="name a file: a TSV table, or measurements.parquet of a study")
+    sidecar = read_sidecar(path)
+    raw, source = (_parquet(path), "") if path.suffix == ".parquet" else _text(path, sidecar.names)
     rows = tuple(_row(index, cells, sidecar) for index, cells in enumerate(raw))
+    header = list(dict.fromkeys(name for cells in raw for name in cells))
+    if rows:
+        require_columns(sidecar, header, path)
     if not rows:
         raise RequestError(f"{path.name}: no rows", hint="a table has a header line and at least one row")
     if not any(row.measured for row in rows):
+        useless = next((text for row in rows for text in row.unusable.values()), None)
         raise RequestError(
-            f"{path.name}: no measured column among {', '.join(list(rows[0].cells)[:12])}",
+            f"{path.name}: no measured value is of use: {useless}"
+            if useless
+            else f"{path.name}: no measured column among {', '.join(list(rows[0].cells)[:12])}",
             hint=f"known: {', '.join(QUANTITIES)}; a sidecar {path.name}.yaml can say what other columns mean",
         )
-    return MeasurementTable(rows, sidecar.models)
+    used = {*sidecar.names, *sidecar.groups, *sidecar.failed_when}
+    return MeasurementTable(rows, sidecar.models, source, unread(name for name in header if name not in used))
 
 
-def first_number(text: str) -> float | None:
-    """The number at the start of a cell: ``~370`` and ``32 (set by harness)`` have one."""
-    found = re.match(r"~?\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", text)
-    return float(found[1]) if found else None
-
-
-@dataclass(frozen=True)
-class _Sidecar:
-    names: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    context: Mapping[str, str] = field(default_factory=dict)
-    groups: tuple[str, ...] = ()
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    failed_when: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def read(table: Path) -> "_Sidecar":
-        path = table.with_name(f"{table.name}.yaml")
-        if not path.exists():
-            return _Sidecar()
-        try:
-            raw = read_document(path.read_text(encoding="utf-8"), path.name).value
-        except (OSError, PolicyError) as error:
-            raise RequestError(f"{path.name}: cannot be read: {error}") from error
-        if not isinstance(raw, Mapping):
-            raise RequestError(f"{path.name}: must be a mapping, but is {type(raw).__name__}")
-        columns = {**_mapping(raw, "parameters", path), **_mapping(raw, "objectives", path)}
-        names, values = {}, {}
-        for column, meaning in columns.items():
-            if not isinstance(meaning, Mapping) or not isinstance(meaning.get("name"), str):
-                raise RequestError(f"{path.name}: {column} needs a name", hint="write {name: step_time_ms}")
-            names[column] = meaning["name"]
-            values[column] = {str(key): str(value) for key, value in dict(meaning.get("values", {})).items()}
-        groups = raw.get("groups", [])
-        if not isinstance(groups, list):
-            raise RequestError(f"{path.name}: groups must be a list of columns, but got {groups!r}")
-        context = {
-            name: ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            for name, value in _mapping(raw, "context", path).items()
-        }
-        failed_when = {name: str(value) for name, value in _mapping(raw, "failed_when", path).items()}
-        models = {str(name): shape for name, shape in _mapping(raw, "models", path).items()}
-        return _Sidecar(names, values, context, tuple(map(str, groups)), models, failed_when)
-
-
-def _mapping(raw: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    value = raw.get(name, {})
-    if not isinstance(value, Mapping):
-        raise RequestError(f"{path.name}: {name} must be a mapping, but got {value!r}")
-    return value
-
-
-def _text(path: Path) -> Iterator[dict[str, str]]:
+def _text(path: Path, names: Mapping[str, str]) -> tuple[list[dict[str, str]], str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "not a text file"
         raise RequestError(f"{path.name}: cannot be read as a measurement table: {why}") from error
-    reader = csv.DictReader((line for line in lines if line.strip() and not line.startswith("#")), delimiter="\t")
+    source = "\n".join(line[1:].strip() for line in lines if line.startswith("#"))
+    kept = [(place, line) for place, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    return list(_cells(path, [line for _, line in kept], [place for place, _ in kept], names)), source
+
+
+def _cells(path: Path, lines: list[str], places: list[int], names: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    reader = csv.reader(lines, delimiter="\t")
+    header = next(reader, [])
+    for name in header:
+        if header.count(name) > 1:
+            raise RequestError(f"{path.name}:{places[0]}: column {name!r} stands twice", hint="rename one of them")
     for number, row in enumerate(reader):
-        if None in row:
-            raise RequestError(f"{path.name}: row {number} has more cells than the header has columns")
-        yield {name: (value or "").strip() for name, value in row.items()}
+        where = f"{path.name}:{places[reader.line_num - 1]}"
+        if len(row) > len(header):
+            raise RequestError(f"{where}: row {number} has more cells than the header has columns")
+        cells = {name: text.strip() for name, text in zip_longest(header, row, fillvalue="")}
+        for name, text in cells.items():
+            if is_number(names.get(name, name)) and text.lstrip("~- ")[:1].isdigit() and first_number(text) is None:
+                raise RequestError(f"{where}: {name}={text!r} is no number", hint="write 1200.5 or 1,200.5")
+        yield cells
 
 
-def _parquet(path: Path) -> Iterator[dict[str, str]]:
+def _parquet(path: Path) -> list[dict[str, str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -172,15 +137,17 @@ def _parquet(path: Path) -> Iterator[dict[str, str]]:
     except (OSError, pa.ArrowInvalid) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not a Parquet file"
         raise RequestError(f"{path.name}: cannot be read as a measurement table: {why}") from error
-    for row in rows:
-        yield {
+    return [
+        {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in row.items()
             if value is not None
         }
+        for row in rows
+    ]
 
 
-def _row(index: int, raw: Mapping[str, str], sidecar: _Sidecar) -> TableRow:
+def _row(index: int, raw: Mapping[str, str], sidecar: Sidecar) -> TableRow:
     cells = dict(sidecar.context)
     for column, text in raw.items():
         if text not in _BLANK:
@@ -196,25 +163,19 @@ def _row(index: int, raw: Mapping[str, str], sidecar: _Sidecar) -> TableRow:
         cells.setdefault("routing_source", source)
         cells.setdefault("token_policy", policy)
     measured: dict[str, float] = {}
+    unusable: dict[str, str] = {}
     approximate = set()
     for column, text in cells.items():
-        name, factor = _quantity(column)
+        name, factor = quantity_of(column)
         number = first_number(text) if name in QUANTITIES else None
-        if number is not None and number > 0:
+        if number is not None and 0 < number < float("inf"):
             measured[name] = number * factor
             if text.startswith("~"):
                 approximate.add(name)
+        elif name in QUANTITIES:
+            unusable[name] = f"{column}={text!r} is no number above zero"
     group = cells.get("group") or "/".join(raw.get(name, "") for name in sidecar.groups)
-    return TableRow(index, cells, measured, frozenset(approximate), group or _default_group(cells))
-
-
-def _quantity(column: str) -> tuple[str, float]:
-    """The product's name of a measured column, and the factor to its unit."""
-    for ending, (unit, factor) in UNITS.items():
-        if column.endswith(ending):
-            name = column.removesuffix(ending) + unit
-            return _SHORT_NAMES.get(name, name), factor
-    return column, 1.0
+    return TableRow(index, cells, measured, frozenset(approximate), group or _default_group(cells), unusable)
 
 
 def _default_group(cells: Mapping[str, str]) -> str:

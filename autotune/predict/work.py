@@ -1,6 +1,8 @@
 """What the time of a block depends on, and that time by part."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from operator import add
+from typing import NamedTuple
 
 BF16 = 2.0
 """Bytes of one element."""
@@ -36,6 +38,8 @@ class Work:
         recompute: Modules recomputed in the backward pass; ``full`` for all.
         imbalance: Tokens of the fullest expert rank over the mean.
         shared_overlap: The shared expert runs beside the dispatcher.
+        op_fuser: Routed experts are one fused Transformer Engine operation.
+        recompute_layers: Layers per virtual stage to which ``recompute`` applies; null = all.
     """
 
     tokens: int
@@ -52,11 +56,12 @@ class Work:
     recompute: frozenset[str] = frozenset()
     imbalance: float = 1.0
     shared_overlap: bool = False
+    op_fuser: bool = False
+    recompute_layers: int | None = None
 
 
-@dataclass(frozen=True)
-class BlockTime:
-    """Seconds by part; launches are counts.
+class BlockTime(NamedTuple):
+    """Seconds by part; launches are counts. A tuple, since a prediction makes thousands of them.
 
     Attributes:
         gemm: Dense matrix products.
@@ -84,24 +89,12 @@ class BlockTime:
     launches_router: float = 0.0
     launches_experts: float = 0.0
 
-    def __add__(self, other: "BlockTime") -> "BlockTime":
-        return BlockTime(
-            self.gemm + other.gemm,
-            self.grouped_gemm + other.grouped_gemm,
-            self.attention + other.attention,
-            self.elementwise + other.elementwise,
-            self.permutation + other.permutation,
-            self.tensor_parallel + other.tensor_parallel,
-            self.context_parallel + other.context_parallel,
-            self.dispatch + other.dispatch,
-            self.launches_mixer + other.launches_mixer,
-            self.launches_router + other.launches_router,
-            self.launches_experts + other.launches_experts,
-        )
+    def __add__(self, other: "BlockTime") -> "BlockTime":  # type: ignore[override]
+        return BlockTime(*map(add, self, other))
 
     def scaled(self, factor: float) -> "BlockTime":
         """All parts times a factor."""
-        return BlockTime(*(getattr(self, name) * factor for name in _NAMES))
+        return BlockTime(*[value * factor for value in self])
 
     @property
     def compute_s(self) -> float:
@@ -112,6 +105,3 @@ class BlockTime:
     def total_s(self) -> float:
         """All but launches, one after the other."""
         return self.compute_s + self.tensor_parallel + self.context_parallel + self.dispatch
-
-
-_NAMES = tuple(item.name for item in fields(BlockTime))

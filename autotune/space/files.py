@@ -1,6 +1,8 @@
 """Model files: architecture, contract and search space of one model family."""
 
+import json
 import shlex
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -201,8 +203,8 @@ def complete_point(parameters: tuple[Parameter, ...], given: dict[str, Any]) -> 
     for parameter in parameters:
         if parameter.active(point):
             value = given.get(parameter.name, parameter.choices[0])
-            if value not in parameter.choices:
-                message = f"{parameter.name}={value!r} is not one of {list(parameter.choices)}"
+            if not _offered(value, parameter.choices):
+                message = f"{parameter.name}={_written(value)} is not one of {_written(list(parameter.choices))}"
                 raise validation.Misplaced(message, (parameter.name,))
             point[parameter.name] = value
     for name in given:
@@ -221,14 +223,14 @@ def check_parameters(parameters: dict[str, ParameterFile]) -> None:
     for name, parameter in parameters.items():
         values = [_value(name, value, name, "choices", index) for index, value in enumerate(parameter.choices)]
         if len({repr(value) for value in values}) != len(values):
-            raise validation.Misplaced(f"a choice stands twice in {values}", (name, "choices"))
+            raise validation.Misplaced(f"a choice stands twice in {_written(values)}", (name, "choices"))
         for other, wanted in parameter.when.items():
             with validation.at(name, "when", other):
                 if other not in above:
                     raise ValueError(f"{other!r} is not a parameter further up")
                 for value in _as_list(wanted):
-                    if value not in above[other]:
-                        raise ValueError(f"wants {other}={value!r}, legal there: {above[other]}")
+                    if not _offered(value, above[other]):
+                        raise ValueError(f"wants {other}={_written(value)}, legal there: {_written(above[other])}")
         above[name] = values
 
 
@@ -256,6 +258,18 @@ def _setting(name: str, value: Any) -> Value:
             layout_stages(value)
         return value
     return check_value(name, value)
+
+
+def _offered(value: object, choices: Iterable[object]) -> bool:
+    """Whether it is one of them; 1 is not true, though Python takes them for equal."""
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _written(value: object) -> str:
+    """A value as a model file has it: ``[false, true, null]``."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _as_list(value: Any) -> list[Any]:

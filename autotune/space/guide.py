@@ -4,7 +4,7 @@ A row never decides anything. It becomes a point that a search tries early, and 
 it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -141,8 +141,14 @@ def suggestions(
             if dispatcher in tried:
                 continue
             tried.append(dispatcher)
-            starts = [
-                start for row in here if row.what == "sms" and dispatcher in row.when.dispatcher for start in row.prefer
-            ]
-            for start in starts or [{}]:
+            for start in _sm_starts(here, dispatcher) or [{}]:
                 yield {**scope, **choice, **start}
+
+
+def usual_sms(guide: Guide, dispatcher: str) -> int | None:
+    """SMs that a dispatcher's library starts with (DeepEP 20, HybridEP 16); None where the guide names none."""
+    return next((start["num_sms"] for start in _sm_starts(guide.rows, dispatcher) if "num_sms" in start), None)
+
+
+def _sm_starts(rows: Iterable[Row], dispatcher: str) -> list[dict[str, Any]]:
+    return [start for row in rows if row.what == "sms" and dispatcher in row.when.dispatcher for start in row.prefer]

@@ -30,6 +30,21 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A choice of a model file that could never be legal in this study, and is not searched.
+
+    Attributes:
+        parameter: Its name.
+        value: The choice.
+        why: The reason, for people.
+    """
+
+    parameter: str
+    value: Value
+    why: str
+
+
+@dataclass(frozen=True)
 class SearchSpace:
     """What one study may try.
 
@@ -38,12 +53,14 @@ class SearchSpace:
         fixed: Settings that do not vary.
         baseline: The point that is measured first and compared with: alltoall, known to be correct.
         seeds: Points tried next, before the sampler has a say: starting points, never conclusions.
+        left_out: Choices of the model file that the contract excludes; for people, no part of the study's identity.
     """
 
     parameters: tuple[Parameter, ...]
     fixed: Settings
     baseline: Point
     seeds: tuple[Point, ...] = ()
+    left_out: tuple[LeftOut, ...] = field(default=(), compare=False)
 
     def size(self) -> int:
         """Points at most, conditions not subtracted."""

@@ -78,16 +78,19 @@ def _mamba_needs_mamba_layers(c: Candidate) -> Verdict:
 
 @RULES.add("MC135", "core/transformer/transformer_config.py:2505")
 def _captured_experts_need_fixed_sizes(c: Candidate) -> Verdict:
-    if c.per_layer_graphs and "moe" in c.names("cuda_graph_modules") and c.is_dropless:
-        return 1.0, "cuda_graph_modules: moe cannot be captured with dropless routing (sizes change every step)"
+    policy = c.contract.routing.token_policy
+    if c.per_layer_graphs and "moe" in c.names("cuda_graph_modules") and policy != "capacity":
+        return 1.0, (
+            f"cuda_graph_modules: moe is captured with padded experts only (token_policy=capacity), but it is {policy}"
+        )
     return None
 
 
 @RULES.add("MC138", "our own: TransformerConfig accepts it, the capture dies; issue #1598")
 def _captured_layers_need_fixed_sizes(c: Candidate) -> Verdict:
-    if c.per_layer_graphs and not c.names("cuda_graph_modules") and c.is_moe and c.is_dropless:
+    if c.per_layer_graphs and not c.names("cuda_graph_modules") and c.is_moe and not c.has_fixed_sizes:
         return 1.0, (
-            f"cuda_graph_impl={c.settings['cuda_graph_impl']} on whole layers cannot capture dropless MoE; "
+            f"cuda_graph_impl={c.settings['cuda_graph_impl']} on whole layers cannot capture MoE whose sizes change; "
             "name cuda_graph_modules"
         )
     return None
@@ -95,13 +98,13 @@ def _captured_layers_need_fixed_sizes(c: Candidate) -> Verdict:
 
 @RULES.add("MC139", "our own: TransformerConfig accepts it, the capture dies")
 def _full_iteration_needs_static_shapes(c: Candidate) -> Verdict:
-    if c.settings["cuda_graph_impl"] != "full_iteration" or not c.is_moe or not c.is_dropless:
+    if c.settings["cuda_graph_impl"] != "full_iteration" or not c.is_moe or c.has_fixed_sizes:
         return None
-    if c.backend.limits.static_shapes and c.settings["rank_capacity_factor"] is not None:
-        return None
+    if c.is_dropless:
+        return 1.0, "cuda_graph_impl=full_iteration needs experts of a fixed size, but the contract is dropless"
     return 1.0, (
-        "cuda_graph_impl=full_iteration needs fixed sizes, but routing is dropless; "
-        "use dispatcher hybridep or ncclep with rank_capacity_factor"
+        "cuda_graph_impl=full_iteration needs experts of a fixed size; use dispatcher hybridep or ncclep with "
+        "rank_capacity_factor"
     )
 
 
@@ -121,9 +124,10 @@ def _full_recompute_excludes_layer_graphs(c: Candidate) -> Verdict:
     return None
 
 
-@RULES.add("MC142", "core/transformer/transformer_config.py:2529")
+@RULES.add("MC142", "core/transformer/transformer_config.py:2529: Transformer Engine's graphs only")
 def _recomputed_experts_exclude_a_captured_router(c: Candidate) -> Verdict:
-    if c.per_layer_graphs and "moe" in c.names("recompute_modules") and "moe_router" in c.names("cuda_graph_modules"):
+    engine = c.settings["cuda_graph_impl"] == "transformer_engine"
+    if engine and "moe" in c.names("recompute_modules") and "moe_router" in c.names("cuda_graph_modules"):
         return 1.0, "recompute_modules: moe excludes moe_router among cuda_graph_modules"
     return None
 

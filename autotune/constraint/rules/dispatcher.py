@@ -62,6 +62,26 @@ def _sms_are_there(c: Candidate) -> Verdict:
     return at_most("num_sms", c.num_sms, c.sm_count - 1)
 
 
+@RULES.add("AT038", "our own: what HybridEP's preprocessing kernel borrows must be there too")
+def _preprocessing_sms_are_there(c: Candidate) -> Verdict:
+    if c.sm_count is None or c.backend.name != "hybridep":
+        return None
+    return at_most("num_sms_preprocessing", c.number("num_sms_preprocessing"), c.sm_count)
+
+
+@RULES.add(
+    "AT039", "derived: blocks beyond the SMs wait for those before them, which nobody has measured", certainty="suspect"
+)
+def _permutation_blocks_run_at_once(c: Candidate) -> Verdict:
+    if c.sm_count is None or not c.settings["permute_fusion_into_hybridep"]:
+        return None
+    for name in ("num_blocks_permute", "num_blocks_unpermute"):
+        blocks = c.settings[name]
+        if isinstance(blocks, int) and blocks > c.sm_count:
+            return at_most(name, blocks, c.sm_count)
+    return None
+
+
 @RULES.add("AT010", "DeepEP and HybridEP kernels move 8- and 16-bit elements; ncclep follows the same path")
 def _flex_tokens_are_small(c: Candidate) -> Verdict:
     if c.backend.flex and c.contract.precision == "fp32":

@@ -1,7 +1,7 @@
 """Router, permutation and expert kernels."""
 
 from autotune.constraint.rule import Candidate, Verdict
-from autotune.constraint.rules.registry import Rules, join, needs_version
+from autotune.constraint.rules.registry import Rules, at_most, join, multiple, needs_version
 from autotune_policies.backends import BACKENDS
 from autotune_policies.settings import SETTINGS
 
@@ -9,6 +9,8 @@ RULES = Rules()
 
 CHUNKS = "NUM_OF_TOKENS_PER_CHUNK_{}_API"
 _GROUPED_MLP = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
+_OF_EXPERTS = ("expert_tensor_parallel", "grouped_gemm", "op_fuser", "permute_fusion", "router_fusion")
+_WARP = 32
 _MEETING_STATIC_SHAPES = join([name for name, row in BACKENDS.items() if row.limits.static_shapes])
 
 
@@ -72,6 +74,33 @@ def _rank_capacity_needs_the_fuser(c: Candidate) -> Verdict:
     return 1.0, f"rank_capacity_factor={factor} with dispatcher=hybridep needs op_fuser=true"
 
 
+@RULES.add("AT033", "our own: tokens beyond a rank's capacity are dropped, which a dropless contract forbids")
+def _rank_capacity_is_agreed(c: Candidate) -> Verdict:
+    factor = c.settings["rank_capacity_factor"]
+    if factor is None or not c.is_dropless:
+        return None
+    return 1.0, f"rank_capacity_factor={factor} drops tokens, but the contract's token_policy is dropless; legal: null"
+
+
+@RULES.add("AT035", "our own: a setting of experts has no effect on a dense model and would be measured twice")
+def _expert_settings_need_experts(c: Candidate) -> Verdict:
+    if c.is_moe:
+        return None
+    named = [name for name in _OF_EXPERTS if c.settings[name] != SETTINGS[name].default]
+    return (float(len(named)), f"{join(named)}: the model has no experts") if named else None
+
+
+@RULES.add("AT036", "our own: a module named twice is the same run as named once")
+def _modules_are_named_once(c: Candidate) -> Verdict:
+    for name, row in SETTINGS.items():
+        if row.kind == "list":
+            modules = c.names(name)
+            twice = {module for module in modules if modules.count(module) > 1}
+            if twice:
+                return float(len(twice)), f"{name} names {join(twice)} more than once"
+    return None
+
+
 @RULES.add("MC073", "core/transformer/moe/token_dispatcher.py:1563")
 def _backend_has_its_rank_capacity(c: Candidate) -> Verdict:
     if c.backend.limits.needs_rank_capacity and c.settings["rank_capacity_factor"] is None:
@@ -119,3 +148,17 @@ def _chunks_pack(c: Candidate) -> Verdict:
     if rest == 0:
         return None
     return float(rest), f"tokens_per_chunk={chunk} x {inside} ranks of one NVLink domain must be a multiple of 4"
+
+
+@RULES.add(
+    "AT037",
+    "DeepEP hybrid-ep: a chunk is a part of a rank's tokens, in steps of a warp; published runs have 64 and 128",
+    certainty="suspect",
+)
+def _chunks_are_whole_warps(c: Candidate) -> Verdict:
+    chunk = c.settings["tokens_per_chunk"]
+    if not isinstance(chunk, int) or not c.backend.limits.equal_chunks:
+        return None
+    return multiple("tokens_per_chunk", chunk, _WARP) or at_most(
+        "tokens_per_chunk", chunk, max(_WARP, c.tokens_per_rank)
+    )

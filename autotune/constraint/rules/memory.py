@@ -72,10 +72,13 @@ def _shared_expert_is_recomputed_or_overlapped(c: Candidate) -> Verdict:
 
 
 @RULES.add("AT028", "our own: modules that the model lacks would be measured twice")
-def _recomputed_experts_exist(c: Candidate) -> Verdict:
-    named = {"moe", "moe_act"} & set(c.names("recompute_modules"))
+def _recomputed_modules_exist(c: Candidate) -> Verdict:
+    modules = set(c.names("recompute_modules"))
+    named = {"moe", "moe_act"} & modules
     if named and not c.is_moe:
         return float(len(named)), f"recompute_modules names {join(named)}, but the model has no experts"
+    if "mlp" in modules and not c.has_dense_layers:
+        return 1.0, "recompute_modules: mlp, but every layer is an MoE layer"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from autotune.constraint.rule import Candidate, Verdict
 from autotune.constraint.rules.registry import Rules, at_most, divides
+from autotune.constraint.versions import Versions
 
 RULES = Rules()
 
@@ -58,6 +59,17 @@ def _expert_bias_needs_independent_scores(c: Candidate) -> Verdict:
         return 1.0, (
             f"router_score_function={c.shape.router_score_function} with expert_bias=true; legal: {', '.join(legal)}"
         )
+    return None
+
+
+@RULES.add(
+    "AT034",
+    "core/transformer/transformer_config.py:1595 of 0.16.1; 0.19.2 allows it, the releases between were not read",
+    megatron_core=Versions(below=(0, 19)),
+)
+def _scores_are_known_to_the_release(c: Candidate) -> Verdict:
+    if c.is_moe and c.shape.router_score_function == "sqrtsoftplus":
+        return 1.0, "router_score_function=sqrtsoftplus needs megatron_core >= 0.19; legal below: softmax, sigmoid"
     return None
 
 

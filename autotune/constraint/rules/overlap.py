@@ -87,10 +87,10 @@ def _overlap_allows_one_prediction_layer(c: Candidate) -> Verdict:
     return None
 
 
-@RULES.add("MC115", "core/transformer/transformer_config.py:2738-2746")
+@RULES.add("MC115", "core/transformer/transformer_config.py:2738-2746: Transformer Engine's graphs only")
 def _overlap_keeps_the_experts_out_of_graphs(c: Candidate) -> Verdict:
     captured = {"moe", "mlp"} & set(c.names("cuda_graph_modules"))
-    if c.settings["ep_overlap"] and c.per_layer_graphs and captured:
+    if c.settings["ep_overlap"] and c.settings["cuda_graph_impl"] == "transformer_engine" and captured:
         return float(len(captured)), f"ep_overlap=true excludes {join(captured)} among cuda_graph_modules"
     return None
 

@@ -39,8 +39,6 @@ def _even_split_is_even(c: Candidate) -> Verdict:
     if c.settings["pipeline_layout"] is not None:
         return None
     stages = c.number("pipeline_parallel") * c.number("virtual_pipeline")
-    if stages > 1 and c.shape.mtp_num_layers and c.shape.hybrid_pattern is None:
-        return 1.0, "a model with multi-token prediction needs a pipeline_layout above one stage"
     return divides("pipeline_parallel x virtual_pipeline", stages, "num_layers", c.shape.num_layers)
 
 
@@ -75,6 +73,17 @@ def _layout_fits_the_model(c: Candidate) -> Verdict:
         )
     if "E" not in stages[0] or "L" not in stages[-1] or not all(stages):
         return 1.0, f"pipeline_layout={text!r}: E must be in the first stage, L in the last, and no stage empty"
-    if any("m" in stage for stage in stages[:-1]):
-        return 1.0, f"pipeline_layout={text!r}: m must be in the last stage"
+    return _prediction_layers_are_placed(c, text, stages)
+
+
+def _prediction_layers_are_placed(c: Candidate, text: str, stages: tuple[str, ...]) -> Verdict:
+    pipeline, virtual = c.number("pipeline_parallel"), c.number("virtual_pipeline")
+    holding = [index for index, stage in enumerate(stages) if "m" in stage]
+    if len(holding) > 1:
+        return float(len(holding) - 1), f"pipeline_layout={text!r}: every m must be in one and the same stage"
+    if holding and (holding[0] // pipeline < virtual - 1 or (virtual > 1 and holding[0] % pipeline == 0)):
+        return 1.0, (
+            f"pipeline_layout={text!r}: m must be in the last model chunk of a pipeline rank, and with "
+            "virtual_pipeline > 1 not on the first rank"
+        )
     return None

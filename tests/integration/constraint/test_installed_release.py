@@ -51,7 +51,7 @@ def shapes(draw: st.DrawFn) -> ModelShape:
         router_topk=draw(st.sampled_from([1, 2, 4])),
         shared_expert_size=None if dense else draw(st.sampled_from([None, 128])),
         num_dense_layers=draw(st.sampled_from([0, 0, 1, 2])),
-        router_score_function=draw(st.sampled_from(["softmax", "sigmoid"])),
+        router_score_function=draw(st.sampled_from(["softmax", "sigmoid", "sqrtsoftplus"])),
         router_num_groups=4 if grouped else None,
         router_group_topk=draw(st.sampled_from([1, 2, 4, 8])) if grouped else None,
         expert_bias=draw(RARELY),
@@ -62,11 +62,17 @@ def shapes(draw: st.DrawFn) -> ModelShape:
 
 @st.composite
 def layouts(draw: st.DrawFn, layers: int, stages: int, mtp: int) -> str | None:
-    """Even or generated layouts, and some that moved a layer or lost one."""
-    kind = draw(st.sampled_from([None, "even", "light_last", "broken"]))
+    """Even or generated layouts, and some that moved a layer, lost one, or have the prediction layers elsewhere."""
+    kind = draw(st.sampled_from([None, "even", "light_last", "broken", "moved"]))
     if kind is None or stages > layers:
         return None
-    text = generate("light_last" if kind == "broken" else kind, layers, stages, mtp)
+    text = generate("light_last" if kind in ("broken", "moved") else kind, layers, stages, mtp)
+    if kind == "moved" and text and mtp:
+        parts = text.replace("m", "").split("|")
+        for _ in range(mtp):
+            parts[draw(st.integers(max(0, stages - 3), stages - 1))] += "m"
+        parts[-1] = parts[-1].replace("L", "") + "L"
+        return "|".join(parts)
     if kind == "broken" and text:
         place = draw(st.integers(0, len(text) - 1))
         text = text[:place] + draw(st.sampled_from(["", "t", "|", "m"])) + text[place + 1 :]
@@ -117,7 +123,7 @@ def changes(draw: st.DrawFn, shape: ModelShape) -> list[dict[str, Any]]:
         {"cuda_graph_impl": graphs, "cuda_graph_modules": modules},
         recompute,
         {"offload_modules": draw(names("offload_modules"))},
-        {"ep_overlap": True},
+        {"ep_overlap": True, "expert_parallel": 2},
         {"ep_overlap": True, "delay_wgrad": True},
         {"overlap_grad_reduce": True, "overlap_param_gather": True},
         {"context_parallel": 2},
@@ -167,22 +173,54 @@ def build(candidate: Candidate) -> Any:
         return transformer_config(spec, fields, "transformer_engine" in candidate.stack)
 
 
+def build_and_validate(candidate: Candidate) -> None:
+    """As :func:`build`, and the layout against the layers."""
+    layout = build(candidate).pipeline_model_parallel_layout
+    if layout is not None:
+        layers, prediction = candidate.shape.num_layers, candidate.shape.mtp_num_layers or None
+        layout.validate_layer_layout(num_layers=layers, mtp_num_layers=prediction)
+
+
 def test_what_is_legal_is_accepted_by_the_installed_release(stack: dict[str, str]) -> None:
     seen: set[str] = set()
 
     @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(candidates(stack))
     def accepted(candidate: Candidate) -> None:
-        built = build(candidate)
-        layout = built.pipeline_model_parallel_layout
-        if layout is not None:
-            layout.validate_layer_layout(
-                num_layers=candidate.shape.num_layers, mtp_num_layers=candidate.shape.mtp_num_layers or None
-            )
+        build_and_validate(candidate)
         seen.update(name for name, value in candidate.settings.items() if value != SETTINGS[name].default)
 
     accepted()
     assert {"pipeline_layout", "ep_overlap", "dispatcher", "virtual_pipeline"} <= seen
+
+
+EXACT = {"MC045", "MC115", "MC131", "MC132", "MC133", "MC134", "MC142"}
+"""Rules that say what Megatron-Core's own validation says, no more: what only they refuse, it refuses too."""
+
+
+def test_what_a_copied_rule_refuses_is_refused_by_the_installed_release(stack: dict[str, str]) -> None:
+    seen: set[str] = set()
+
+    @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def refused(data: st.DataObject) -> None:
+        plain = data.draw(candidates(stack))
+        for change in data.draw(changes(plain.shape)):
+            changed = replace(plain, settings=resolve({**plain.settings, **change}))
+            broken = {violation.rule for violation in check(changed)}
+            if not broken or not broken <= EXACT or _has_an_empty_stage(changed):
+                continue
+            seen.update(broken)
+            with pytest.raises((AssertionError, ValueError)):
+                build_and_validate(changed)
+
+    refused()
+    assert seen
+
+
+def _has_an_empty_stage(candidate: Candidate) -> bool:
+    text = str(candidate.settings["pipeline_layout"] or "")
+    return "||" in text or text.startswith("|") or text.endswith("|")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """``autotune check``: legal or not and why, what is predicted, and requests that are wrong."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,86 @@ def test_lists_and_null_are_written_as_in_yaml(capsys: pytest.CaptureFixture[str
     assert [violation["rule"] for violation in document["violations"]] == ["MC128"]
 
 
+def test_the_prediction_comes_by_part_with_its_error_and_what_was_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = check(capsys, "--set", "dispatcher=hybridep")
+
+    assert sum(document["time_parts_s"].values()) == pytest.approx(document["step_time_s"])
+    assert sum(document["memory_parts_bytes"].values()) == pytest.approx(document["peak_memory_bytes"], abs=1)
+    assert document["bound"] in ("memory", "communication", "compute", "host")
+    assert document["relief"]
+    assert 0 < document["mfu"] < 1
+    assert document["step_time_interval_s"][0] < document["step_time_s"] < document["step_time_interval_s"][1]
+    assert document["fit"] == "fits"
+    assert document["missing"] == []
+    assert document["settings"]["num_sms"] == 16
+    assert document["other_than_baseline"] == {"dispatcher": "hybridep", "num_sms": 16}
+
+    main([*GB300, "--set", "dispatcher=hybridep"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("legal\njudged, other than the baseline: dispatcher=hybridep num_sms=16\npredicted")
+    for text in (
+        "step time ",
+        "MFU ",
+        "grouped_gemm",
+        "peak memory ",
+        ": fits",
+        "optimizer",
+        "bound: ",
+        "most uncertain",
+    ):
+        assert text in printed
+
+
+@pytest.mark.parametrize(("dispatcher", "sms"), [("deepep", 20), ("hybridep", 16)])
+def test_a_dispatcher_starts_with_its_librarys_usual_sms(
+    capsys: pytest.CaptureFixture[str], dispatcher: str, sms: int
+) -> None:
+    _, bare = check(capsys, "--set", f"dispatcher={dispatcher}")
+    _, said = check(capsys, "--set", f"dispatcher={dispatcher}", "--set", f"num_sms={sms}")
+
+    assert bare["settings"] == said["settings"]
+    assert bare["step_time_s"] == said["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--gpus", "4"), "no step time: gpus=4 must be a multiple of 256"),
+        (("--set", "micro_batch_size=4096"), "no step time: global_batch_size=4096 must be a multiple of"),
+        (("--set", "expert_parallel=48"), "no memory: "),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str
+) -> None:
+    _, document = check(capsys, *arguments)
+
+    assert any(reason.startswith(why) for reason in document["missing"])
+    main([*GB300, *arguments])
+    assert why in capsys.readouterr().out
+
+
+def test_a_file_of_settings_and_set_on_top(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, document = check(capsys, "--set", "dispatcher=hybridep", "--set", "offload_modules=expert_fc1,moe_act")
+    path = tmp_path / "best.json"
+    path.write_text(json.dumps(document["settings"]))
+
+    _, again = check(capsys, "--settings", str(path))
+    _, changed = check(capsys, "--settings", str(path), "--set", "num_sms=32")
+
+    assert again == document
+    assert changed["settings"] == {**document["settings"], "num_sms": 32}
+
+
+def test_a_published_layout_with_the_prediction_layer_on_its_own_is_legal(capsys: pytest.CaptureFixture[str]) -> None:
+    layout = "pipeline_layout=Et*3|(tt|)*29m|L"
+    grid = ("--gpus", "1024", "--set", "pipeline_parallel=16", "--set", "virtual_pipeline=2")
+    status, document = check(capsys, *grid, "--set", layout)
+
+    assert (status, document["violations"]) == (0, [])
+    assert document["step_time_s"] > 0
+
+
 def test_versions_make_rules_on_versions_speak(capsys: pytest.CaptureFixture[str]) -> None:
     status, document = check(capsys, "--stack", "megatron_core=0.19.2", "--stack", "transformer-engine=2.0")
 
@@ -81,6 +162,12 @@ def test_a_cpu_has_no_prediction(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "micro_batch_size=two"], "micro_batch_size='two' is not a whole number", ""),
         (["--set", "micro_batch_size"], "--set 'micro_batch_size' has no value", "--set key=value"),
         (["--set", "recompute_modules=[a"], "--set recompute_modules=[a: not a YAML value", "quote"),
+        (
+            ["--stack", "megatron=0.16.1"],
+            "--stack megatron: no rule asks for its version",
+            "did you mean megatron_core",
+        ),
+        (["--set", "num_sms=16", "--set", "num_sms=20"], "--set num_sms stands twice", "once"),
         (["--stack", "torch"], "--stack 'torch' has no version", "--stack megatron_core=0.19.2"),
         (["--gpus", "255"], "gpus=255 is not a multiple of the 4 GPUs", "--gpus"),
     ],

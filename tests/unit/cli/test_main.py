@@ -28,6 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     ("arguments", "error", "hint"),
     [
         (("strat",), "error: unknown command 'strat'; did you mean start or status?", "hint: autotune --help"),
+        (("backends",), "error: unknown command 'backends'; legal: start, status, list,", "hint: autotune --help"),
         (
             ("start", "--modl", "x"),
             "error: no such option '--modl'. Did you mean '--model'?",

@@ -69,6 +69,52 @@ def test_nothing_that_fits_is_exit_1(model: str, capsys: pytest.CaptureFixture[s
     assert "none of them fits" in capsys.readouterr().out
 
 
+def test_nothing_legal_is_exit_1_and_names_the_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", "--model", "qwen3-30b", "--cluster", "h100", "--gpus", "1")
+    assert main([*arguments, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["legal"], document["ranking"], document["recommended"]) == (0, [], None)
+    assert {entry["rule"] for entry in document["refused_by"]} >= {"MC001", "MC002"}
+    assert sum(entry["points"] for entry in document["refused_by"]) == document["looked_at"]
+    assert main(arguments) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("qwen3-30b on 1 h100 GPU, bf16")
+    assert "none of them is legal; the rules that refused most" in printed
+    assert "does not divide the ranks = 1" in printed
+
+
+def test_what_can_never_be_legal_is_named_and_not_searched(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = plan(capsys, model, "--top", "1")
+    assert ("dispatcher", "ncclep") in [(item["parameter"], item["value"]) for item in document["left_out"]]
+    assert main(["plan", "--model", model, "--cluster", "gb300", "--gpus", "256", "--top", "1"]) == 0
+    assert "left out: dispatcher=ncclep: it works only with a rank capacity" in capsys.readouterr().out
+
+
+def test_what_may_not_fit_is_marked_and_another_one_recommended(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = plan(capsys, model, "--top", "100")
+    peaks = [entry["peak_memory_bytes"] for entry in document["ranking"]]
+    limit = str(peaks[0] / 2**30 + 0.1)  # the fastest just fits
+    _, document = plan(capsys, model, "--top", "2", "--memory-limit-gib", limit)
+    first, second = document["ranking"]
+    assert (first["fits"], first["fit"], second["fit"]) == (True, "may not fit", "fits")
+    assert document["recommended"] == 1
+    assert first["step_time_s"] < second["step_time_s"]
+    arguments = ["plan", "--model", model, "--cluster", "gb300", "--gpus", "256", "--top", "2"]
+    assert main([*arguments, "--memory-limit-gib", limit]) == 0
+    printed = capsys.readouterr().out
+    assert f"{first['peak_memory_bytes'] / 2**30:.1f}?" in printed
+    assert "? may not fit" in printed
+    assert "number 2, the fastest that fits" in printed
+
+
+def test_a_narrow_terminal_is_respected(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["plan", "--model", model, "--cluster", "gb300", "--gpus", "256", "--top", "2"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -54,6 +54,24 @@ def test_a_table_of_unknown_models_is_exit_1_and_lists_them(tmp_path: Path, caps
     assert "row 0: model moby-dick: no shape of it is known" in capsys.readouterr().out
 
 
+def test_a_misspelled_column_is_named_on_stderr_and_a_tiny_time_stays_readable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.tsv"
+    header = "model\tcluster\tnum_gpus\tglobal_batch_size\texpert_paralel\tstep_time_s\n"
+    path.write_text(header + "qwen3-30b\th100\t16\t1024\t8\t1e-300\nqwen3-30b\th100\t16\t1024\t8\t-1\n")
+    assert main(["predict", "--table", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert "column 'expert_paralel' is not read; did you mean expert_parallel?" in captured.err
+    assert max(map(len, captured.out.splitlines())) < 120
+    assert "row 1: step_time_s='-1' is no number above zero" in captured.out
+
+
+def test_a_folder_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "--table", "."]) == 2
+    assert "error: .: is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["none.tsv", "none.parquet"])
 def test_a_missing_table_is_exit_2(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "--table", str(tmp_path / name)]) == 2

@@ -26,6 +26,7 @@ def candidate() -> Callable[..., Candidate]:
     def make(
         device: str = "cuda", stack: dict[str, str] | None = STACK, ranks: int = 8, nodes: int = 1, domain: int = 8,
         sm_count: int | None = 132, accelerator: str | None = "H100", env: dict[str, str] | None = None,
+        gpus_per_node: int | None = None,
         **changes: Any,
     ) -> Candidate:  # fmt: skip
         shape = {k.removeprefix("shape__"): v for k, v in changes.items() if k.startswith("shape__")}
@@ -43,6 +44,7 @@ def candidate() -> Callable[..., Candidate]:
             sm_count=sm_count,
             accelerator=accelerator,
             env=env,
+            gpus_per_node=gpus_per_node,
         )
 
     return make

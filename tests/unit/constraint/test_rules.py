@@ -67,6 +67,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("MC089", {"shape__moe_latent_size": 64, "shape__num_experts": None}, {"shape__moe_latent_size": 64}),
     ("MC091", {"shape__router_topk": 17}, {"shape__router_topk": 16}),
     ("MC092", {"shape__expert_bias": True}, {"shape__expert_bias": True, "shape__router_score_function": "sigmoid"}),
+    (
+        "AT034",
+        {"shape__router_score_function": "sqrtsoftplus", "stack": {**STACK, "megatron_core": "0.16.1"}},
+        {"shape__router_score_function": "sqrtsoftplus"},
+    ),
     ("MC093", {"shape__router_group_topk": 2}, {"shape__router_group_topk": 2, "shape__router_num_groups": 4}),
     (
         "MC093",
@@ -82,7 +87,51 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"virtual_pipeline": 2, "pipeline_parallel": 4, "contract__global_batch_size": 8},
     ),
     ("MC035", {"pipeline_parallel": 4, "shape__num_layers": 6}, {"pipeline_parallel": 2, "shape__num_layers": 6}),
-    ("MC035", {"pipeline_parallel": 2, "shape__mtp_num_layers": 1}, {"shape__mtp_num_layers": 1}),
+    (
+        "MC035",
+        {"pipeline_parallel": 4, "shape__num_layers": 6, "shape__mtp_num_layers": 1},
+        {"pipeline_parallel": 2, "shape__mtp_num_layers": 1},
+    ),
+    (
+        "MC045",
+        {
+            "pipeline_parallel": 2,
+            "virtual_pipeline": 2,
+            "pipeline_layout": "Ett|tttttt|m|L",
+            "shape__mtp_num_layers": 1,
+        },
+        {
+            "pipeline_parallel": 2,
+            "virtual_pipeline": 2,
+            "pipeline_layout": "Ett|tt|tt|ttmL",
+            "shape__mtp_num_layers": 1,
+        },
+    ),
+    (
+        "MC045",
+        {
+            "pipeline_parallel": 2,
+            "virtual_pipeline": 2,
+            "pipeline_layout": "Ett|ttttttm|m|L",
+            "shape__mtp_num_layers": 2,
+        },
+        {"pipeline_parallel": 4, "pipeline_layout": "Etttt|tttt|mm|L", "shape__mtp_num_layers": 2},
+    ),
+    (
+        "MC045",
+        {
+            "pipeline_parallel": 4,
+            "virtual_pipeline": 2,
+            "pipeline_layout": "Et|t|t|t|tt|t|tm|mL",
+            "shape__mtp_num_layers": 2,
+        },
+        {
+            "pipeline_parallel": 4,
+            "virtual_pipeline": 2,
+            "pipeline_layout": "Et|t|t|t|tt|tt|m|L",
+            "shape__mtp_num_layers": 1,
+        },
+    ),
     (
         "MC045",
         {"pipeline_parallel": 2, "pipeline_layout": "Etttt|tttL"},
@@ -116,6 +165,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("AT007", {"stack": {"megatron_core": "0.12.0"}}, {"stack": {"megatron_core": "0.18.1"}}),
     ("AT008", {"dispatcher": "deepep", "num_sms": 20, "shape__num_experts": None}, DEEPEP),
     ("AT009", {**DEEPEP, "num_sms": 132}, {**DEEPEP, "num_sms": 130}),
+    ("AT038", {**HYBRIDEP, "num_sms_preprocessing": 133}, {**HYBRIDEP, "num_sms_preprocessing": 132}),
+    (
+        "AT039",
+        {**HYBRIDEP, "permute_fusion_into_hybridep": True, "num_blocks_permute": 133},
+        {**HYBRIDEP, "permute_fusion_into_hybridep": True, "num_blocks_unpermute": 132},
+    ),
     ("AT010", {**DEEPEP, "contract__precision": "fp32"}, DEEPEP),
     ("MC086", {"shared_expert_overlap": True, "dispatcher": "allgather"}, {"shared_expert_overlap": True}),
     ("MC086", {"shared_expert_overlap": True, "shape__shared_expert_size": None}, {"shared_expert_overlap": True}),
@@ -171,6 +226,17 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("MC107", {"op_fuser": True}, FUSED),
     ("MC107", {**FUSED, "offload_modules": ["moe_act"]}, {**FUSED, "offload_modules": ["fused_group_mlp"]}),
     ("MC083", {**HYBRIDEP, "rank_capacity_factor": 1.5}, {**HYBRIDEP, **FUSED, "rank_capacity_factor": 1.5}),
+    (
+        "AT033",
+        {**HYBRIDEP, **FUSED, "rank_capacity_factor": 0.5},
+        {**HYBRIDEP, **FUSED, "rank_capacity_factor": 0.5, "routing__token_policy": "rank_budget"},
+    ),
+    ("AT035", {"grouped_gemm": True, "shape__num_experts": None}, {"grouped_gemm": True}),
+    ("AT035", {"router_fusion": True, "shape__num_experts": None}, {"router_fusion": True}),
+    ("AT036", {**SELECTIVE, "recompute_modules": ["moe", "moe"]}, {**SELECTIVE, "recompute_modules": ["moe", "mlp"]}),
+    ("AT036", {**ATTENTION, "cuda_graph_modules": ["attn", "attn"]}, ATTENTION),
+    ("AT037", {**HYBRIDEP, "tokens_per_chunk": 1}, {**HYBRIDEP, "tokens_per_chunk": 64}),
+    ("AT037", {**HYBRIDEP, "tokens_per_chunk": 1_000_000}, {**HYBRIDEP, "tokens_per_chunk": 128}),
     ("MC073", {**NCCLEP, "rank_capacity_factor": None}, NCCLEP),
     ("MC084", {**HYBRIDEP, "paged_stash": True}, {**NCCLEP, "paged_stash": True}),
     (
@@ -210,6 +276,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "MC115",
         {**OVERLAP, **GRAPHS, "cuda_graph_modules": ["attn", "mlp"]},
         {**OVERLAP, **ATTENTION},
+    ),
+    (
+        "MC115",
+        {**OVERLAP, **GRAPHS, "cuda_graph_modules": ["attn", "mlp"]},
+        {**OVERLAP, **LOCAL, "cuda_graph_modules": ["attn", "mlp"]},
     ),
     ("MC116", {**OVERLAP, **GRAPHS}, {**OVERLAP, **ATTENTION}),
     ("MC117", {**NCCLEP, "ep_overlap": True, "offload_modules": ["expert_fc1"]}, {**NCCLEP, "ep_overlap": True}),
@@ -280,8 +351,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("MC139", {"cuda_graph_impl": "full_iteration"}, {"cuda_graph_impl": "full_iteration", "shape__num_experts": None}),
     (
         "MC139",
-        {**HYBRIDEP, "cuda_graph_impl": "full_iteration"},
+        {**HYBRIDEP, "cuda_graph_impl": "full_iteration", "routing__token_policy": "rank_budget"},
         {**HYBRIDEP, **FUSED, "cuda_graph_impl": "full_iteration", "rank_capacity_factor": 1.5},
+    ),
+    ("MC138", {**LOCAL, "routing__token_policy": "rank_budget"}, {**LOCAL, "routing__token_policy": "capacity"}),
+    (
+        "MC135",
+        {**GRAPHS, "cuda_graph_modules": ["moe"], "routing__token_policy": "rank_budget"},
+        {**GRAPHS, "cuda_graph_modules": ["moe"], "routing__token_policy": "capacity"},
     ),
     (
         "MC140",
@@ -297,6 +374,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "MC142",
         {**GRAPHS, "cuda_graph_modules": ["attn", "moe_router"], **SELECTIVE, "recompute_modules": ["moe"]},
         {**ATTENTION, **SELECTIVE, "recompute_modules": ["moe"]},
+    ),
+    (
+        "MC142",
+        {**GRAPHS, "cuda_graph_modules": ["attn", "moe_router"], **SELECTIVE, "recompute_modules": ["moe"]},
+        {
+            **LOCAL,
+            "cuda_graph_modules": ["attn", "moe_router", "moe_preprocess"],
+            **SELECTIVE,
+            "recompute_modules": ["moe"],
+        },
     ),
     (
         "MC144",
@@ -353,6 +440,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {**SELECTIVE, "recompute_modules": ["moe"], "shape__num_experts": None},
         {**SELECTIVE, "recompute_modules": ["moe"]},
     ),
+    (
+        "AT028",
+        {**SELECTIVE, "recompute_modules": ["mlp"], "shape__num_dense_layers": 0},
+        {**SELECTIVE, "recompute_modules": ["mlp"], "shape__num_dense_layers": 0, "shape__hybrid_pattern": "MEMEM*-E"},
+    ),
     ("MC163", {"offload_modules": ["core_attn"], "stack": {}}, {"offload_modules": ["core_attn"]}),
     ("MC163", {"offload_modules": ["core_attn"], "device": "cpu"}, {"offload_modules": ["core_attn"]}),
     ("MC164", {"offload_modules": ["attn_proj"]}, {"offload_modules": ["core_attn", "attn_proj"]}),
@@ -386,7 +478,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"contract__precision": "fp4_nvfp4"},
     ),
     ("MC175", {**FP8, "stack": {"transformer_engine": "1.6"}}, FP8),
-    # data parallelism
+    # data parallelism, and what ranks share with each other
+    ("AT040", {"layernorm_sm_margin": 132}, {"layernorm_sm_margin": 131}),
+    ("AT041", {"gpus_per_numa_node": 1000, "gpus_per_node": 4}, {"gpus_per_numa_node": 2, "gpus_per_node": 4}),
     (
         "MC178",
         {"overlap_param_gather": True},
@@ -458,7 +552,9 @@ def test_suspect_rules_are_told_from_certain_ones(candidate: Callable[..., Candi
     assert only_suspect(suspect)
     assert not only_suspect(mixed)
     assert not only_suspect([])
-    assert {rule.id for rule in RULES if rule.certainty == "suspect"} == {"MC070", "AT019", "AT020", "AT022"}
+    assert {rule.id for rule in RULES if rule.certainty == "suspect"} == {
+        "MC070", "AT019", "AT020", "AT022", "AT037", "AT039",
+    }  # fmt: skip
 
 
 small = st.sampled_from([1, 2, 3, 4, 8])

@@ -13,7 +13,7 @@ from autotune.constraint.rule import Candidate
 from autotune.space.files import load_model
 from autotune_policies.layout import layout_stages
 from autotune_policies.settings import Settings, resolve
-from autotune_trials.spec import Contract, GangShape, ModelShape
+from autotune_trials.spec import Contract, GangShape, ModelShape, Routing
 
 TABLE = Path(__file__).parents[2] / "data" / "bridge_moe_pretrain_recipes.tsv"
 STACK = {"megatron_core": "0.19.0", "torch": "2.9.1", "transformer_engine": "2.14.0"}
@@ -85,15 +85,18 @@ def cluster_of(name: str) -> Cluster:
 def candidate_of(row: dict[str, str]) -> Candidate:
     shape, cluster = shape_of(row["model"]), cluster_of(row["gpu"])
     nodes, ranks = cluster.nodes(int(row["num_gpus"]))
+    settings = settings_of(row, shape)
+    budget = Routing(token_policy="dropless" if settings["rank_capacity_factor"] is None else "rank_budget")
     return Candidate(
-        settings=settings_of(row, shape),
+        settings=settings,
         shape=shape,
-        contract=Contract(int(row["seq_len"]), int(row["gbs"]), PRECISIONS[row["precision"]]),
+        contract=Contract(int(row["seq_len"]), int(row["gbs"]), PRECISIONS[row["precision"]], routing=budget),
         gang=GangShape(nodes, ranks),
         nvlink_domain_gpus=cluster.nvlink_domain_gpus,
         stack=STACK,
         sm_count=cluster.sm_count,
         accelerator=cluster.accelerator,
+        gpus_per_node=cluster.gpus_per_node,
         env={**cluster.env, **dict(text.split("=", 1) for text in row["env_vars"].split())},
     )
 

@@ -1,6 +1,5 @@
-import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -11,26 +10,17 @@ from hypothesis import strategies as st
 
 from autotune.cluster import load_cluster
 from autotune.predict.block_time import expert_layer_time
-from autotune.predict.dispatch import (
-    FP8_BYTES,
-    DispatchLoad,
-    dispatch_time,
-    expected_groups,
-    smallest_good_sms,
-)
+from autotune.predict.dispatch import dispatch_time, smallest_good_sms
 from autotune.predict.dispatch_constants import OPERATIONS, Operation
+from autotune.predict.dispatch_load import FP8_BYTES, DispatchLoad, expected_groups
 from autotune.predict.hardware import Hardware, hardware_of
+from autotune.predict.placement import place_dispatch
+from autotune.predict.score import score_table
+from autotune.predict.table import MeasurementTable, read_table
 from autotune.predict.work import Work
 from autotune_trials.spec import ModelShape
 
-SWEEP = Path(__file__).parents[2] / "data" / "deepep_sm_sweep.tsv"
-CLUSTER_OF = {
-    "NVIDIA H100 80GB HBM3": "h100",
-    "NVIDIA H100": "h100",
-    "NVIDIA B200": "b200",
-    "NVIDIA GB200": "gb200",
-}
-
+DATA = Path(__file__).parents[2] / "data"
 
 H100 = hardware_of(load_cluster("h100"))
 
@@ -39,30 +29,16 @@ class Row(NamedTuple):
     cluster: str
     nodes: int
     load: DispatchLoad
-    sms: dict[Operation, int]
-    time_us: dict[Operation, float]
+    sms: Mapping[str, int | None]
+    time_us: dict[str, float]
 
 
 def _rows() -> Iterator[Row]:
-    lines = (line for line in SWEEP.read_text().splitlines() if not line.startswith("#"))
-    for row in csv.DictReader(lines, delimiter="\t"):
-        cluster, nodes = CLUSTER_OF[row["device"]], int(row["node_num"])
-        load = DispatchLoad(
-            tokens=int(row["num_token"]),
-            hidden_size=int(row["hidden_size"]),
-            topk=int(row["num_topk"]),
-            num_experts=int(row["num_experts"]),
-            expert_parallel=nodes * (4 if cluster == "gb200" else 8),
-            num_domains=nodes,
-            dispatch_element_bytes=FP8_BYTES,
-        )
-        yield Row(
-            cluster,
-            nodes,
-            load,
-            {name: int(row[f"{name}_sms"]) for name in OPERATIONS},
-            {name: float(row[f"{name}_transmit_us"]) for name in OPERATIONS},
-        )
+    for row in read_table(DATA / "deepep_sm_sweep.tsv").rows:
+        cluster, backend, load, sms = place_dispatch(row)
+        assert backend == "deepep"
+        times = {name: row.measured[f"{name}_time_s"] * 1e6 for name in OPERATIONS}
+        yield Row(cluster.name, int(row.cells["node_num"]), load, sms, times)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +77,7 @@ def test_smallest_good_sm_budget_is_found_on_hopper(
     measured: dict[DispatchLoad, dict[int, float]] = defaultdict(dict)
     for row in rows:
         if row.cluster == "h100" and row.load.tokens >= 1024:
-            measured[row.load][row.sms[operation]] = row.time_us[operation]
+            measured[row.load][row.sms[operation] or 0] = row.time_us[operation]
     sweeps = {load: times for load, times in measured.items() if len(times) == 6}
     assert len(sweeps) >= 30
     hits = 0
@@ -109,6 +85,64 @@ def test_smallest_good_sm_budget_is_found_on_hopper(
         truth = min(sms for sms, time_us in times.items() if time_us <= 1.03 * min(times.values()))
         hits += abs(smallest_good_sms(hardware["h100"], load, operation) - truth) <= 4
     assert hits / len(sweeps) >= 0.9
+
+
+FIGURES = read_table(DATA / "ep_bandwidth.tsv")
+
+
+@pytest.mark.parametrize(
+    ("backend", "cluster", "dtype", "rows", "bar"),
+    [
+        ("hybridep", "h100", "fp8 dispatch", 9, 0.10),
+        ("hybridep", "h100", "bf16", 18, 0.08),
+        ("hybridep", "b200", "", 3, 0.04),
+        ("hybridep", "gb200", "fp8 dispatch", 10, 0.06),
+        ("hybridep", "gb200", "bf16", 20, 0.06),
+        ("deepep", "b200", "", 24, 0.05),
+        ("deepep", "gb200", "", 27, 0.15),
+    ],
+)
+def test_published_bandwidths_are_met(backend: str, cluster: str, dtype: str, rows: int, bar: float) -> None:
+    chosen = [
+        row
+        for row in FIGURES.rows
+        if (row.cells["backend"], row.cells["cluster"]) == (backend, cluster) and row.cells["dtype"].startswith(dtype)
+    ]
+    scored = score_table(MeasurementTable(tuple(chosen))).rows
+    assert len(scored) == rows
+    assert mean(abs(item.error) for item in scored) <= bar
+
+
+def test_an_fp8_token_costs_hybridep_almost_as_much_sm_time_as_a_bf16_one(hardware: dict[str, Hardware]) -> None:
+    for name, ranks, domains in (("gb200", 32, 1), ("h100", 32, 4)):
+        wide = DispatchLoad(4096, 7168, 8, 256, ranks, domains)
+        narrow = DispatchLoad(4096, 7168, 8, 256, ranks, domains, FP8_BYTES)
+        few, many = (
+            [dispatch_time(hardware[name], "hybridep", load, sms).dispatch_time_s for load in (narrow, wide)]
+            for sms in (2, 32)
+        )
+        assert few[0] / few[1] > 0.55  # bytes alone: 0.52
+        assert few[0] / few[1] > many[0] / many[1]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "load", "sms", "said"),
+    [
+        ("gb200", (4096, 32, 1), 100, "num_sms=100 is outside the measured 16 to 32"),
+        ("gb200", (4096, 64, 1), 16, "at most 36 ranks in a domain, not 64"),
+        ("h100", (4096, 128, 16), 16, "at most 8 nodes, not 16"),
+        ("b200", (4096, 16, 2), 16, "over several NVLink domains was measured on H100 only"),
+        ("gb200", (4096, 32, 1), 16, None),
+        ("h100", (4096, 32, 4), 8, None),
+    ],
+)
+def test_hybridep_says_where_it_leaves_its_figures(
+    hardware: dict[str, Hardware], cluster: str, load: tuple[int, int, int], sms: int, said: str | None
+) -> None:
+    estimate = dispatch_time(hardware[cluster], "hybridep", _load(*load), sms)
+    assert bool(estimate.notes) == (said is not None)
+    assert said is None or any(said in note for note in estimate.notes)
+    assert estimate.relative_error == (0.10 if said is None else 0.20)
 
 
 # The shape of the "deepseek" layer in Megatron-LM's MoE-layer benchmark.

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import RequestError
-from autotune.predict.placement import place, place_cluster, place_settings
+from autotune.predict.columns import READ, first_number
+from autotune.predict.placement import _OTHER_NAMES, place, place_cluster, place_settings
 from autotune.predict.published_shapes import shape_of
-from autotune.predict.table import first_number, read_table
+from autotune.predict.table import read_table
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -89,6 +90,16 @@ def test_a_sidecar_names_converts_and_completes(tmp_path: Path) -> None:
         ("a\n1\n", "groups: 3", "groups must be a list of columns"),
         ("a\n1\n", "[1]", "must be a mapping"),
         ("a\n1\n", "objectives: {a: 3}", "a needs a name"),
+        ("a\n1\n", "foo: 1", "table.tsv.yaml:1: 'foo' is not known"),
+        ("a\n1\n", "parameters: {a: {name: nosuch}}", "'nosuch' is no column that is read"),
+        ("a\n1\n", "objectives: {a: {name: steptime_ms}}", "'steptime_ms' is no measured quantity"),
+        ("a\n1\n", "objectives: {a: {nam: 1, name: step_time_ms}}", "a: 'nam' is not known"),
+        ("a\n1\n", "objectives: {b: {name: step_time_ms}}", "the table has no column 'b'"),
+        ("a\n1\n", "groups: [b]", "the table has no column 'b'"),
+        ("a\ta\n1\t2\n", None, "table.tsv:1: column 'a' stands twice"),
+        ("# c\n\nstep_time_s\n1,5\n", None, "table.tsv:4: step_time_s='1,5' is no number"),
+        ("step_time_s\tglobal_batch_size\n1\t1.024,0\n", None, "table.tsv:2: global_batch_size='1.024,0' is no number"),
+        ("step_time_s\n-5\n", None, "no measured value is of use: step_time_s='-5' is no number above zero"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str, sidecar: str | None, message: str) -> None:
@@ -97,6 +108,34 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, sidecar: str | N
         (tmp_path / "table.tsv.yaml").write_text(sidecar)
     with pytest.raises(RequestError, match=message):
         read_table(path)
+
+
+def test_thousands_are_read_as_such(tmp_path: Path) -> None:
+    header = "model\tcluster\tnum_gpus\tglobal_batch_size\tstep_time_s\n"
+    table = read_table(write(tmp_path, "qwen3-30b\th100\t16\t1,024\t1,200.5", header=header))
+    assert table.rows[0].measured == {"step_time_s": 1200.5}
+    assert place(table.rows[0], table).contract.global_batch_size == 1024
+
+
+@pytest.mark.parametrize("text", ["-5", "0", "abc", "inf"])
+def test_a_measurement_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    table = read_table(write(tmp_path, f"1\t{text}", "1\t2", header="step_time_s\tpeak_memory_gib\n"))
+    assert table.rows[0].unusable == {"peak_memory_bytes": f"peak_memory_gib={text!r} is no number above zero"}
+    assert table.rows[1].unusable == {}
+
+
+def test_columns_that_nothing_reads_are_known_with_the_closest_one(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, "8\t1\tx", header="expert_paralel\tstep_time_ms\tweather\n"))
+    assert table.unread == {"expert_paralel": "expert_parallel", "weather": ""}
+
+
+def test_every_column_that_placement_knows_by_another_name_is_read() -> None:
+    assert set(_OTHER_NAMES) <= READ
+
+
+def test_a_folder_is_no_table() -> None:
+    with pytest.raises(RequestError, match="is a folder"):
+        read_table(Path())
 
 
 @pytest.mark.parametrize("name", ["missing.tsv", "missing.parquet"])
@@ -156,6 +195,7 @@ def test_the_b200_table_is_read_as_its_readers_read_it() -> None:
 @given(st.floats(0.001, 1e9), st.sampled_from(["", "~", "~ "]), st.sampled_from(["", " (rounded)"]))
 def test_the_number_of_a_cell_survives_what_stands_around_it(number: float, before: str, after: str) -> None:
     assert first_number(f"{before}{number!r}{after}") == number
+    assert first_number(f"{before}{int(number):,}{after}") == int(number)
 
 
 @given(st.text(alphabet="abcxyz ()~", max_size=8))

@@ -13,7 +13,7 @@ from autotune.constraint.rule import Candidate
 from autotune.request import TuneRequest
 from autotune.request import load_request as load_request_anew
 from autotune.space.compose import compose, nearest_point
-from autotune.space.files import complete_point, load_model
+from autotune.space.files import ParameterFile, complete_point, load_model
 from autotune.space.guide import load_guide
 from autotune.space.parameters import Parameter, Point
 from autotune_policies.layout import layout_stages
@@ -118,8 +118,35 @@ def test_fixed_buffers_exist_only_where_the_contract_has_a_budget() -> None:
 
     dropless, budgeted = parameters(model.contract), parameters(budget)
     assert set(budgeted) - set(dropless) == {"rank_capacity_factor", "paged_stash"}
+    assert "ncclep" in budgeted["dispatcher"].choices
+    assert "ncclep" not in dropless["dispatcher"].choices
     assert "full_iteration" in budgeted["cuda_graph_impl"].choices
     assert "full_iteration" not in dropless["cuda_graph_impl"].choices
+
+
+def test_every_choice_that_is_left_is_legal_somewhere_under_its_contract_or_named() -> None:
+    model, cluster = load_model("dsv3"), load_cluster("gb300")
+    sizes = ParameterFile(choices=[1, 2, 3, 2999, 4096])
+    wide = model.model_copy(update={"parameters": {**model.parameters, "micro_batch_size": sizes}})
+    space = compose(wide, cluster, model.default_contract(), load_guide())
+
+    assert next(p.choices for p in space.parameters if p.name == "micro_batch_size") == (1, 2, 4096)
+    assert [(item.parameter, item.value) for item in space.left_out] == [
+        ("dispatcher", "ncclep"), ("rank_capacity_factor", 1.5), ("micro_batch_size", 3), ("micro_batch_size", 2999),
+        ("cuda_graph_impl", "full_iteration"),
+    ]  # fmt: skip
+    assert all(item.why for item in space.left_out)
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    assert "ncclep" not in by_name["num_sms"].when["dispatcher"]
+
+
+def test_a_seed_with_a_choice_that_is_left_out_is_none() -> None:
+    model, cluster = load_model("dsv3"), load_cluster("gb300")
+    seed = {"dispatcher": "ncclep", "num_sms": 16, "rank_capacity_factor": 1.5}
+    seeded = model.model_copy(update={"seeds": [seed], "recipes": {}})
+    space = compose(seeded, cluster, model.default_contract(), load_guide())
+
+    assert all(point["dispatcher"] != "ncclep" for point in space.seeds)
 
 
 def test_settings_of_the_environment_become_variables_of_every_rank() -> None:

@@ -54,7 +54,12 @@ def test_an_unknown_model_names_the_closest() -> None:
         ("  expert_parallel:\n", "  expert_paralel:\n", "unknown setting 'expert_paralel'"),
         ("choices: [16, 20, 24, 32]", "choices: []", "num_sms.choices: list should have at least 1 item"),
         ("choices: [16, 20, 24, 32]", "choises: [16]", "unknown key 'parameters.num_sms.choises'"),
-        ("when: {dispatcher: [deepep, hybridep]}", "when: {dispatcher: deep}", "wants dispatcher='deep'"),
+        ("when: {dispatcher: [deepep, hybridep]}", "when: {dispatcher: deep}", "wants dispatcher=deep"),
+        (
+            "when: {pipeline_parallel: 2}",
+            "when: {pipeline_parallel: true}",
+            "wants pipeline_parallel=true, legal there: [",
+        ),
         ("when: {pipeline_parallel: 2}", "when: {tensor_parallel: 2}", "not a parameter further up"),
         ("  num_layers: 4\n", "", "field 'num_layers' is missing"),
         ("  num_layers: 4\n", "  num_layers: four\n", "num_layers='four' must be int"),
