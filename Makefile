@@ -13,8 +13,11 @@ VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Megatron-Bridge needs Python 3.12, and is installed without what it asks for: that wants a GPU.
+BRIDGE := $(if $(filter 3.12,$(VERSION)),megatron-bridge==0.6.2)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-trial test-slow lint bench clean
+.PHONY: help demo drafts test test-trial test-slow lint bench clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -25,11 +28,14 @@ demo: $(VENV)/.demo ## tune a tiny MoE model on this machine's CPU and export it
 	@AUTOTUNE_HOME=.demo $(BIN)/autotune start --model tiny-moe --cluster local $(ARGS)
 	@echo "first: . $(BIN)/activate" >&2
 
+drafts: $(VENV)/.dev ## write the predicted policies in policies/drafts again
+	$(BIN)/python -m autotune.export.drafts policies/drafts
+
 test: lint ## lint, types and the whole test suite but what is marked slow
 	$(PYTEST) -m "not slow and not bench" $(ARGS)
 
-test-trial: $(VENV)/.dev ## only the tests that train with Megatron-Core, e.g. PYTHON=python3.12 for its newer release
-	$(PYTEST) -m "trial and not slow and not bench" $(ARGS)
+test-trial: $(VENV)/.dev ## only the tests on Megatron-Core and Megatron-Bridge, e.g. PYTHON=python3.12 for newer releases
+	$(PYTEST) -m "(trial or bridge) and not slow and not bench" $(ARGS)
 
 test-slow: $(VENV)/.dev ## only the tests marked slow
 	$(PYTEST) -m slow $(ARGS)
@@ -47,7 +53,7 @@ clean: ## remove virtual environments, caches and the demo's studies
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.demo: EXTRAS := all
-$(VENV)/.dev: EXTRAS := all,dev
+$(VENV)/.dev: EXTRAS := all,dev$(BRIDGE:%=,bridge)
 
 $(VENV)/.demo $(VENV)/.dev: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,4 +61,5 @@ $(VENV)/.demo $(VENV)/.dev: pyproject.toml
 	@echo "installing moe-autotune[$(EXTRAS)] into $(VENV) (minutes, once)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "$(TORCH)" --editable ".[$(EXTRAS)]"
+	@$(if $(and $(BRIDGE),$(findstring dev,$@)),$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(BRIDGE))
 	@touch $@

@@ -14,7 +14,7 @@ from autotune.cli.output import writing
 from autotune.cli.tables import aligned, settings_text, terminal_width, value_text, wrapped
 from autotune.constraint.check import first_violation
 from autotune.constraint.rule import candidate
-from autotune.export.draft import STACK, draft_text
+from autotune.export.draft import ALTERNATIVES, STACK, draft_text
 from autotune.files import write_atomically
 from autotune.predict.rank import SEEN, Ranked, Ranking, rank
 from autotune.request import TuneRequest, load_request
@@ -54,10 +54,11 @@ def command(
     """
     request = load_request(model, cluster, gpus=gpus, trial=trial, memory_limit_gib=memory_limit_gib)
     refusals = _Refusals(request, None if policy is None else STACK)
-    ranking = rank(request, refusals.is_legal, top=top)
+    ranking = rank(request, refusals.is_legal, top=max(top, 1 + ALTERNATIVES))
     if policy is not None and ranking.best:
         with writing("policy", policy):
             write_atomically(policy, draft_text(request, ranking).encode())
+    ranking = ranking.leading(top)
     if as_json:
         print(json.dumps(_document(request, ranking, refusals)))
     else:

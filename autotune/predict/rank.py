@@ -7,7 +7,7 @@ budget is spent. The ranking says how much was seen.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.predict.explore import Explorer
 from autotune.predict.fit import Fit, fit_of
@@ -91,6 +91,13 @@ class Ranking:
     exhaustive: bool
     unseen: tuple[str, ...]
 
+    def leading(self, top: int) -> "Ranking":
+        """The same with so many of the best; the recommended one takes the last place if it comes later."""
+        best = list(self.best[:top])
+        if self.recommended is not None and self.recommended not in best:
+            best[-1] = self.recommended
+        return replace(self, best=tuple(best))
+
 
 def rank(request: TuneRequest, is_legal: Callable[[Settings], bool], *, top: int = 10, budget: int = BUDGET) -> Ranking:
     """The fastest configurations of a request's space, as predicted.
@@ -114,13 +121,9 @@ def rank(request: TuneRequest, is_legal: Callable[[Settings], bool], *, top: int
         explorer.explore([space.baseline, *space.seeds])
     legal = [item for item in explorer.found.values() if item is not None]
     fitting = sorted((item for item in legal if item.fits), key=lambda item: _order(item, space.baseline))
-    best = [*itertools.islice(_distinct(fitting), top)]
-    recommended = next((item for item in fitting if item.fit != "may not fit"), next(iter(fitting), None))
-    if recommended is not None and recommended not in best:
-        best[-1] = recommended
     return Ranking(
-        best=tuple(best),
-        recommended=recommended,
+        best=tuple(_distinct(fitting)),
+        recommended=next((item for item in fitting if item.fit != "may not fit"), next(iter(fitting), None)),
         baseline=explorer.found.get(repr(space.baseline)),
         space_points=request.space.size(),
         distinct_points=space.size(),
@@ -129,7 +132,7 @@ def rank(request: TuneRequest, is_legal: Callable[[Settings], bool], *, top: int
         not_fitting=len(legal) - len(fitting),
         exhaustive=exhaustive,
         unseen=tuple(item.name for item in request.space.parameters if item.name not in SEEN),
-    )
+    ).leading(top)
 
 
 def _predicted(request: TuneRequest, is_legal: Callable[[Settings], bool], point: Point) -> Ranked | None:

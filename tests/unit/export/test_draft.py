@@ -92,7 +92,7 @@ def test_plan_writes_it(capsys: pytest.CaptureFixture[str], model: str, tmp_path
     assert len(policy.alternatives) == ALTERNATIVES
     text = path.read_text(encoding="utf-8")
     assert text.startswith(
-        "# PREDICTED, not measured: what `autotune plan` ranks first for qwen3-30b on 8 gb300 GPUs.\n"
+        "# PREDICTED, not measured: the fastest that `autotune plan` expects to fit, for qwen3-30b on 8 gb300 GPUs.\n"
     )
     plan(capsys, model, "--policy", str(path))
     assert path.read_text(encoding="utf-8") == text, "the same every time"
