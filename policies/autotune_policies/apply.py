@@ -145,7 +145,7 @@ def _apply_to_container(
             hint="install megatron-bridge, or pass stack={'megatron_bridge': '0.6.2'}",
         )
     releases = {name: versions[name] for name in ("megatron_core", "megatron_bridge")}
-    changes = bridge.plan_changes(config, settings, env, **releases)
+    changes = bridge.plan_changes(config, settings, env, **releases, environment=os.environ)
     bridge.make_changes(config, changes)
     return {change.path: change.value for change in changes}
 
@@ -192,9 +192,11 @@ def detect_stack() -> dict[str, str]:
     versions: dict[str, str] = {}
     installed = installed_versions()
     for name in _DISTRIBUTIONS:
-        # A loaded module is what really runs, also from a source checkout that no package manager knows.
-        loaded = getattr(sys.modules.get(_MODULES.get(name, "")), "__version__", None)
-        version = loaded if isinstance(loaded, str) else installed.get(name)
+        # A loaded module is what really runs, also from a source checkout that no package manager knows. But some
+        # append a commit to the version of their distribution, even that of the folder the program was started in.
+        loaded, version = getattr(sys.modules.get(_MODULES.get(name, "")), "__version__", None), installed.get(name)
+        if isinstance(loaded, str) and loaded.partition("+")[0] != version:
+            version = loaded
         if version is not None:
             versions[name] = version
     return versions

@@ -68,12 +68,14 @@ class Call(NamedTuple):
         positional: How many arguments are given by position.
         keywords: Arguments that are given by name.
         since: First Megatron-Core release that calls it so.
+        setting: Only this setting asks for the call; Megatron-Core does without where the library does not take it.
     """
 
     function: str
     positional: int = 0
     keywords: tuple[str, ...] = ()
     since: Release = (0, 16)
+    setting: str | None = None
 
 
 class Backend(NamedTuple):
@@ -171,6 +173,13 @@ _ROWS = (
                 ),
             ),
             Call("deep_ep:HybridEPBuffer.combine_with_unpermute", 1, ("hidden", "probs", "handle", "pad_multiple")),
+            Call(
+                "deep_ep:HybridEPBuffer.dispatch_with_permute",
+                1,
+                ("hidden", "fuse_permute_dispatch"),
+                since=(0, 17),
+                setting="permute_fusion_into_hybridep",
+            ),
         ),
         compiles=True,
         fields=(("moe_hybridep_pad_uneven_dispatch_inputs", (0, 19), False),),

@@ -1,5 +1,6 @@
 """A Megatron-Bridge recipe, or the ``ConfigContainer.yaml`` that a run has saved, as what a policy can say."""
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -42,11 +43,16 @@ def read_saved(path: str, versions: Mapping[str, str]) -> Imported:
 
 
 def build_recipe(name: str) -> object:
-    """The container that a recipe function builds.
+    """The container that a recipe function builds; what it prints, and logs at import, goes to standard error.
 
     Raises:
         PolicyError: the module or function does not exist, fails, or builds no ConfigContainer.
     """
+    with contextlib.redirect_stdout(sys.stderr):
+        return _build(name)
+
+
+def _build(name: str) -> object:
     module_name, _, function_name = name.partition(":")
     sys.path.insert(0, "")  # a recipe beside the user, as `python -m` would find it
     try:

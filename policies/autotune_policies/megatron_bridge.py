@@ -178,8 +178,18 @@ def plan_changes(
     *,
     megatron_core: str,
     megatron_bridge: str,
+    environment: Mapping[str, str] | None = None,
 ) -> list[Change]:
-    """What :func:`apply_container` would do; arguments and errors are the same, and nothing is changed."""
+    """What :func:`apply_container` would do; arguments and errors are the same, and nothing is changed.
+
+    Args:
+        container: As there.
+        settings: As there.
+        env: As there.
+        megatron_core: As there.
+        megatron_bridge: As there.
+        environment: Variables in force in this process; a container without ``env_vars`` needs none of these.
+    """
     release = bridge_release_of(megatron_bridge)
     _check_container(container)
     view = Resolved(container)
@@ -211,14 +221,18 @@ def plan_changes(
             f"{type(container).__name__} has no field {', '.join(missing)}, which Megatron-Core {megatron_core} has",
             hint="is this the configuration of another release? nothing was applied",
         )
-    return [*changes, *_variable_changes(view, {**env, **environment_of(settings)}, wanted, release)]
+    variables = {**env, **environment_of(settings)}
+    return [*changes, *_variable_changes(view, variables, wanted, release, environment or {})]
 
 
-def _variable_changes(view: Resolved, variables: Mapping[str, str], wanted: Settings, release: str) -> list[Change]:
+def _variable_changes(
+    view: Resolved, variables: Mapping[str, str], wanted: Settings, release: str, environment: Mapping[str, str]
+) -> list[Change]:
     present = view.raw("env_vars")
     if not isinstance(present, Mapping):
-        if variables:
-            raise _no_environment(variables, release)
+        missing = {name: value for name, value in variables.items() if environment.get(name) != value}
+        if missing:
+            raise _no_environment(missing, release)
         return []
     changes = [
         Change(f"env_vars.{name}", value)

@@ -14,7 +14,7 @@ from autotune_policies.errors import PolicyError
 from autotune_policies.policy import Policy, load_policy
 from autotune_policies.settings import Settings, expert_group, model_parallel_ranks
 
-_TRUST = ("measured", "replayed", "predicted")
+_TRUST = ("measured", "replayed", "predicted", "imported")
 _WEIGHTS = ("stack.megatron_core", "precision", "seq_length", "global_batch_size", "num_gpus")
 """Differences that carry over worst first; other parts of the stack come last."""
 
@@ -70,7 +70,7 @@ def find(
 ) -> Found:
     """The policy in a folder (and folders below) that holds for a run, or else the nearest one.
 
-    Measured policies go before replayed and predicted ones, newer before older, then by file name.
+    Measured policies go before replayed, predicted and imported ones, newer before older, then by file name.
 
     Args:
         folder: Where the policies are.

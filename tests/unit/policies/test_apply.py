@@ -258,6 +258,9 @@ def test_a_loaded_module_says_its_version_better_than_the_package_manager(monkey
     module.__dict__["__version__"] = "0.18.9"
     monkeypatch.setitem(sys.modules, "megatron.core", module)
     assert detect_stack()["megatron_core"] == "0.18.9"
+    monkeypatch.setattr("autotune_policies.apply.installed_versions", lambda: {"megatron_core": "0.18.9"})
+    module.__dict__["__version__"] = "0.18.9+0123abc"
+    assert detect_stack()["megatron_core"] == "0.18.9", "a commit, be it of another repository, is not told apart"
 
 
 def test_reading_and_applying_cost_little() -> None:

@@ -175,6 +175,24 @@ def test_rendering_names_what_only_a_launcher_can_do(
     assert main(render) == 0
 
 
+def test_what_a_recipe_prints_is_no_word_of_the_answer(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    target = tmp_path / "policy.yaml"
+    assert main(["import", str(saved), *WHERE, *RELEASES, "-o", str(target)]) == 0
+    text = "import sys\nfrom containers import container_of\nstream = sys.stdout\nprint('hello from the module')\n"
+    text += "def loud():\n    print('hello from the recipe', file=stream)\n    return container_of()\n"
+    (tmp_path / "a_loud_recipe.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    capsys.readouterr()
+    assert main(["render", str(target), "--for", "megatron-bridge", *RELEASES, "--recipe", "a_loud_recipe:loud"]) == 0
+    captured = capsys.readouterr()
+    assert "model.moe_token_dispatcher_type=flex" in captured.out.splitlines()
+    assert "hello" not in captured.out
+    assert captured.err.splitlines() == ["hello from the module", "hello from the recipe"]
+
+
 def test_a_recipe_means_nothing_to_other_targets(saved: Path, tmp_path: Path, capsys: Any) -> None:
     target = tmp_path / "policy.yaml"
     assert main(["import", str(saved), "-o", str(target), *WHERE, *RELEASES]) == 0

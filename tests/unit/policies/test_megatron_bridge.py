@@ -433,6 +433,22 @@ def test_a_variable_that_the_shell_has_set_otherwise_is_refused(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("_own_environment")
+def test_an_older_container_needs_no_place_for_variables_that_the_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under ``policy exec``, which is what its refusal advises."""
+    recipe = container_of("0.17", EXAMPLE.settings)
+    recipe.train.global_batch_size = 256
+    del recipe.env_vars
+    run = {**RUN, "stack": {**RUN["stack"], "megatron_core": "0.17.1", "megatron_bridge": "0.4.2"}}
+    for name in EXAMPLE.env:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PolicyError, match=r"Megatron-Bridge 0\.4 has no env_vars") as caught:
+        EXAMPLE.apply(recipe, **run)
+    assert caught.value.hint == "start it with: autotune policy exec FILE -- COMMAND"
+    os.environ.update(EXAMPLE.env)
+    assert EXAMPLE.apply(recipe, **run).env == EXAMPLE.env
+
+
+@pytest.mark.usefixtures("_own_environment")
 def test_the_release_of_bridge_must_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune_policies.apply.detect_stack", lambda: {"megatron_core": "0.19.2"})
     stack = {name: version for name, version in RUN["stack"].items() if name != "megatron_bridge"}

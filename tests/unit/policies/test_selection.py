@@ -55,12 +55,15 @@ def test_what_is_left_open_is_said(tmp_path: Path) -> None:
 
 
 PREDICTED = {"kind": "predicted"}
+IMPORTED = {"kind": "imported", "role": "seed", "source": "recipe x"}
 OLDER = {**EXAMPLE.evidence, "created_at": "2025-01-02T03:04:05+00:00"}
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations("abc")))
-def test_measured_goes_before_predicted_and_newer_before_older(order: tuple[str, ...], tmp_path: Path) -> None:
-    policies = (EXAMPLE, policy_of(evidence=OLDER), policy_of(evidence=PREDICTED))
+@pytest.mark.parametrize("order", list(itertools.permutations("abcd")))
+def test_measured_goes_before_predicted_before_imported_and_newer_before_older(
+    order: tuple[str, ...], tmp_path: Path
+) -> None:
+    policies = (EXAMPLE, policy_of(evidence=OLDER), policy_of(evidence=PREDICTED), policy_of(evidence=IMPORTED))
     write(tmp_path, **dict(zip(order, policies, strict=True)))
     found = find(tmp_path, **RUN)
     assert [Path(name).stem for name in (found.policy.name, *found.also)] == list(order)
