@@ -15,8 +15,8 @@ _COMMANDS = {
     "plan": "the fastest legal configurations as predicted, with time and memory by part, without hardware",
     "predict": "how good predictions are: a table's measured rows against predicted ones",
     "compare": "which of two runs has the faster steps, or a tie: step-time series with interval and contamination",
-    "preflight": "what this machine can run, and why not",
-    "policy": "validate, show, render, check and run exported policies",
+    "preflight": "what each node can run, and why not",
+    "policy": "show, render, run under, verify, compare, find, import and check policies",
     "spaces": "the models and clusters that are known",
     "completion": "print the completion script of a shell",
 }

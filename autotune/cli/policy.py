@@ -19,4 +19,4 @@ class _Policy(click.Group):
         return command
 
 
-command = _Policy("policy", help="Validate, show, render, check and run exported policies.")
+command = _Policy("policy", help="Show, render, run under, verify, compare, find, import and check policies.")

@@ -158,11 +158,10 @@ def overrides_of(
             f"{', '.join(named)} cannot be said to Megatron-Bridge: only the launcher can do it",
             hint="autotune policy exec FILE -- COMMAND",
         )
-    releases = {"megatron_core": megatron_core, "megatron_bridge": megatron_bridge}
     if container is None:
-        rendered = render_container(settings, env, **releases)
+        rendered = render_container(settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge)
         return [override_word(Change(path, value), added=True) for path, value in rendered.items()]
-    changes = plan_changes(container, settings, env, **releases)
+    changes = plan_changes(container, settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge)
     variables = Resolved(container).raw("env_vars")
     built = overlap_class(container) if any(change.path == "comm_overlap" for change in changes) else type(None)
     target = f"{built.__module__}.{built.__qualname__}"

@@ -1,6 +1,7 @@
 """``megatron.bridge.training.pretrain`` without the training: start-up, saved configuration, callbacks."""
 
 import importlib
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ def pretrain(config: Any, forward_step_func: Any, callbacks: Sequence[Any] = ())
                 yaml.safe_dump(_plain(config), file)
         for callback in callbacks:
             callback.on_train_start(SimpleNamespace(state=state, model=[]))
-    print("training with the", config.model.moe_token_dispatcher_type, "dispatcher")
+    sys.stdout.write(f"training with the {config.model.moe_token_dispatcher_type} dispatcher\n")
 
 
 def _plain(value: Any) -> Any:

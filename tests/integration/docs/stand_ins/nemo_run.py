@@ -5,6 +5,7 @@ What Slurm would do is done for task 0 of the first node, in place.
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass, field
 
 
@@ -58,7 +59,9 @@ class Experiment:
         for task, executor, name in self._tasks:
             options = {"nodes": executor.nodes, "ntasks-per-node": executor.ntasks_per_node}
             options |= {} if executor.segment is None else {"segment": executor.segment}
-            print("sbatch", *(f"--{key}={value}" for key, value in options.items()), name, flush=True)
+            words = ("sbatch", *(f"--{key}={value}" for key, value in options.items()), name)
+            sys.stdout.write(" ".join(words) + "\n")
+            sys.stdout.flush()
             subprocess.run(["bash", "-c", task.inline], env=_environment(executor), check=True)
 
 

@@ -46,10 +46,9 @@ def arguments_of_the_stand_in() -> None:
     printed = {flag.field: flag.printed for flag in flags.values()}
     names = {printed.get(name, name): value for name, value in fields.items()}
     names.setdefault("virtual_pipeline_model_parallel_size", None)
-    print("------------------------ arguments ------------------------")
-    for name, value in sorted(names.items()):
-        print(f"  {name} {'.' * (48 - len(name))} {value}")
-    print("-------------------- end of arguments ---------------------")
+    title = "-" * 20
+    lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(names.items())]
+    sys.stdout.write("\n".join([f"{title} arguments {title}", *lines, f"{title} end of arguments {title}", ""]))
     sys.modules["megatron.training"] = module = ModuleType("megatron.training")
     module.get_args = lambda: Namespace(**names)
 
@@ -62,7 +61,7 @@ def main() -> None:
     additions = Path("pretrain_gpt_additions.py")
     if additions.exists():
         runpy.run_path(str(additions))
-    print("training")
+    sys.stdout.write("training\n")
 
 
 main()

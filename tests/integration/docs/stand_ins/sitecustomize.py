@@ -7,6 +7,7 @@ it is ``bridge_stand_in.py``.
 import importlib
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ class Bridge:
     """Finds modules of Megatron-Bridge."""
 
     installed = False
+    local_models = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".bridge")[0] != "megatron":
@@ -27,7 +29,8 @@ class Bridge:
             Bridge.installed = True
             importlib.import_module("bridge_stubs").install_stubs()
             importlib.import_module("transformer_engine.pytorch")
-        if name in ("megatron.bridge.recipes", "megatron.bridge.perf_recipes") and self.installed:
+        if self.installed and not self.local_models and re.match(r"megatron\.bridge\.(perf_)?recipes", name):
+            self.local_models = True
             importlib.import_module("bridge_stubs").use_local_models(Path("models"))
         if name == PRETRAIN:
             return importlib.util.spec_from_file_location(name, HERE / "bridge_pretrain.py")
