@@ -263,10 +263,7 @@ def load_request(
         deadline_s=None if deadline is None else parse_duration(deadline),
         trial_deadline_s=file.deadline_s,
         trial_stall_s=file.stall_s,
-        effort=effort_of(
-            file.confirm, contract,
-            budget_gpu_hours=budget_gpu_hours, pays_back_after=pays_back_after, confirm=confirm,
-        ),
+        effort=effort_of(file.confirm, contract, budget_gpu_hours, pays_back_after, confirm),
         program=program,
         recipe=recipe_of(program, file, machines.name, recipe, override),
         command=command_of(program, file, command),

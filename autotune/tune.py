@@ -1,10 +1,11 @@
 """The run, top to bottom.
 
-    request -> preflight -> (ask -> launch -> judge -> tell)* -> front -> winner -> policy
+    request -> preflight -> (ask -> launch -> judge -> tell)* -> finalists again, in turns -> winner -> policy
 
 Ray Tune turns the loop in the middle; what it hands on is in ``search/searcher.py`` and ``scheduling/trainable.py``.
 """
 
+import os
 import shutil
 import signal
 import tempfile
@@ -13,19 +14,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ClusterError, RequestError, RunError
+from autotune.export.confirmed import finalists_of, missing_run
 from autotune.export.result import Result, conclude
 from autotune.files import write_atomically
+from autotune.measure.account import remaining_s
+from autotune.measure.confirmation import NextRun
 from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
+from autotune.search.epochs import Epoch, difference
 from autotune.search.proposal import Proposal, require_legal_baseline
 from autotune.search.storage import StudyLock, storage_errors
 from autotune.search.study import Study
 from autotune_trials.probe import MODULE_PREFIX
+
+if TYPE_CHECKING:
+    from autotune.scheduling.session import Session
 
 
 def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
@@ -37,27 +45,42 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
         RunError: it was interrupted; what had finished is kept.
     """
     began_s = time.monotonic()
+    stop_at_s = None if request.deadline_s is None else time.time() + request.deadline_s
     require_legal_baseline(request)
     with _leaving_no_empty_study(request), StudyLock(request.folder), storage_errors():
         study = Study(request)
         write_atomically(request.folder / "request.yaml", request.to_yaml().encode())
         progress.done(study.launched())
-        if study.launched() < request.trials:
+        searching = study.launched() < request.trials
+        stopped = study.account().refusal() if searching else None
+        if (searching and stopped is None) or _runs_missing(request, study):
             with _interruptible(request):
-                _run_trials(request, study, address, progress)
-        return conclude(request, study.outcomes(), study.surroundings, wall_s=time.monotonic() - began_s)
+                stopped = _run_trials(request, study, address, progress, stop_at_s)
+        if stopped is not None:
+            progress.say(f"no further trial: {stopped}")
+        return conclude(
+            request, study.outcomes(), study.surroundings,
+            wall_s=time.monotonic() - began_s, spent_gpu_hours=study.account().spent_gpu_hours, stopped=stopped,
+        )  # fmt: skip
 
 
-def _run_trials(request: TuneRequest, study: Study, address: str, progress: Progress) -> None:
+def _runs_missing(request: TuneRequest, study: Study) -> bool:
+    """Whether finalists are still to be run again, and the budget has room for it."""
+    if study.surroundings is None:
+        return False
+    run = missing_run(request, study.outcomes(), study.surroundings)
+    return run is not None and study.account().refusal_of_run(run.steps, request.contract.steps) is None
+
+
+def _run_trials(
+    request: TuneRequest, study: Study, address: str, progress: Progress, stop_at_s: float | None
+) -> str | None:
+    """Search, then confirm; returns why the search stopped early, if it did."""
     prepare()
-    from ray import tune as ray_tune
-
     from autotune.scheduling.preflight import preflight_ray
     from autotune.scheduling.session import ray_session
-    from autotune.scheduling.trainable import placement, run_trial
-    from autotune.search.searcher import StudySearcher
 
-    with ray_session(request, address) as session, tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
+    with ray_session(request, address) as session:
         signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
         progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
         surroundings = preflight_ray(request, session.node_ids)
@@ -67,11 +90,37 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
         request = replace(request, pinned=surroundings.pinned)
         _require_baseline(request, surroundings)
         require_legal_baseline(request, surroundings.stack)
+        before = study.epochs()
         study.enter(surroundings)
-        searcher = StudySearcher(
-            study, request, surroundings,
-            on_launch=partial(_announce, progress), on_end=progress.ended,
-        )  # fmt: skip
+        progress.done(study.launched())
+        if before and before[-1].fingerprint != surroundings.fingerprint:
+            here = Epoch(surroundings.fingerprint, surroundings.stack, {})
+            progress.say(f"a new epoch, nothing is compared with the trials before: {difference(before[-1], here)}")
+        stopped = None
+        if study.launched() < request.trials:
+            stopped = _search(request, study, surroundings, session, progress, stop_at_s)
+        _confirm(request, study, surroundings, progress, stop_at_s)
+    return stopped
+
+
+def _search(
+    request: TuneRequest,
+    study: Study,
+    surroundings: Surroundings,
+    session: "Session",
+    progress: Progress,
+    stop_at_s: float | None,
+) -> str | None:
+    from ray import tune as ray_tune
+
+    from autotune.scheduling.trainable import placement, run_trial
+    from autotune.search.searcher import StudySearcher
+
+    searcher = StudySearcher(
+        study, request, surroundings,
+        on_launch=partial(_announce, progress), on_end=progress.ended, stop_at_s=stop_at_s, hosts=session.hosts,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
         ray_tune.Tuner(
             ray_tune.with_resources(run_trial, placement),
             tune_config=ray_tune.TuneConfig(
@@ -80,10 +129,42 @@ def _run_trials(request: TuneRequest, study: Study, address: str, progress: Prog
             # Tune's own record is disposable: the study and the trial folders have everything.
             run_config=ray_tune.RunConfig(name=request.study, storage_path=scratch, verbose=0),
         ).fit()
-        if searcher.problem:
-            raise searcher.problem
-        if searcher.exhausted:
-            progress.say("the space has no further point that can run here")
+    if searcher.problem:
+        raise searcher.problem
+    if searcher.exhausted:
+        progress.say("the space has no further point that can run here")
+    return searcher.stopped
+
+
+def _confirm(
+    request: TuneRequest,
+    study: Study,
+    surroundings: Surroundings,
+    progress: Progress,
+    stop_at_s: float | None,
+) -> None:
+    """Run the finalists again; where that cannot be finished the search's own numbers stand, and say so."""
+    from autotune.scheduling.confirm import confirm
+
+    finalists = finalists_of(request, study.outcomes())
+    if not finalists or missing_run(request, study.outcomes(), surroundings) is None:
+        return
+
+    def refusal(run: NextRun) -> str | None:
+        left_s = remaining_s(time.time(), stop_at_s, os.environ)
+        return study.account().refusal_of_run(run.steps, request.contract.steps, remaining_s=left_s)
+
+    trials = ", ".join(f"{outcome.trial:04d}" for outcome in finalists)
+    progress.say(f"confirming trials {trials}: {request.effort.confirm.repeats} runs each, in turns")
+    try:
+        stopped = confirm(
+            request, {outcome.trial: outcome for outcome in finalists}, surroundings.fingerprint,
+            refusal=refusal, on_end=progress.repeated,
+        )  # fmt: skip
+    except (ClusterError, RunError) as error:
+        stopped = error.message
+    if stopped:
+        progress.say(f"confirmation stopped: {stopped}")
 
 
 def _announce(progress: Progress, proposal: Proposal) -> None:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.errors import RequestError
+from autotune.export.confirmed import sentences
 from autotune.export.result import Result
+from autotune.measure.matched import fastest_pairs
 from autotune.measure.outcome import TrialState
 from autotune.monitor.table import render_result
 
@@ -45,6 +47,8 @@ def print_result(result: Result, as_json: bool) -> int:
                 front=result.front,
                 winner=result.winner,
                 baseline=result.baseline,
+                findings=_findings(result),
+                repeats=result.confirmation.repeats if result.confirmation else 0,
                 width=min(140, max(80, shutil.get_terminal_size((110, 0)).columns)),
                 color=sys.stdout.isatty(),
             )
@@ -58,6 +62,11 @@ def print_result(result: Result, as_json: bool) -> int:
         train = f"python -m autotune_trials.train --policy {policy}"
         print(f"policy: {result.policy}\ntrain with it: autotune policy exec {policy} -- {train}")
     return 0
+
+
+def _findings(result: Result) -> list[str]:
+    confirmed = sentences(result.confirmation) if result.confirmation else []
+    return [*confirmed, *(pair.sentence() for pair in fastest_pairs(result.outcomes))]
 
 
 def _why_no_policy(result: Result) -> str:

@@ -30,7 +30,7 @@ from autotune.space.kinds import require_runnable
 @click.option("--gpus", type=int, metavar="N", help="GPUs per trial; on a CPU, ranks. Default: the model file's.")
 @click.option("--trials", type=int, default=12, show_default=True, metavar="N", help="Launched trials at most.")
 @click.option("--deadline", metavar="TIME", help="Launch nothing after so long, e.g. 45s, 90m, 2h.")
-@click.option("--budget-gpu-hours", type=float, metavar="H", help="Launch nothing that would take the study beyond them.")
+@click.option("--budget-gpu-hours", type=float, metavar="H", help="Launch nothing that would cost more in all.")
 @click.option(
     "--pays-back-after", type=int, metavar="STEPS",
     help="Search on only while the expected gain pays for the next trial within so many steps of the training.",

@@ -1,16 +1,23 @@
 """``autotune status``."""
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
 from autotune.cli import options
-from autotune.export.report import gpu_hours, summary
+from autotune.export.confirmed import confirmation_evidence, confirmation_in, sentences
+from autotune.export.report import summary
 from autotune.export.result import best_of
+from autotune.measure.account import Account
 from autotune.measure.outcome import TrialState
 from autotune.monitor.progress import short
 from autotune.request import stored_request
+from autotune.scheduling.quarantine import quarantined
+from autotune.search.epochs import Epoch, difference
 from autotune.search.study import Study
 
 
@@ -23,13 +30,18 @@ def command(study: str, home: Path | None, as_json: bool) -> None:
     request = stored_request(study, home)
     opened = Study(request, create=False)
     outcomes, policy = opened.outcomes(), request.folder / "policy.yaml"
-    best, winner = best_of(request, outcomes)
+    found = confirmation_in(request, outcomes, opened.surroundings)
+    best, winner = best_of(request, outcomes, found)
+    account, epochs = opened.account(), opened.epochs()
     document = summary(
         study=study, model=request.model, cluster=request.cluster.name,
         state="finished" if opened.launched() >= request.trials else "unfinished", outcomes=outcomes, front=best,
         winner=winner, policy=str(policy) if policy.exists() else None,
-        gpu_hours=gpu_hours(outcomes), wall_s=0.0,
+        gpu_hours=account.spent_gpu_hours, wall_s=0.0, confirmation=confirmation_evidence(found) if found else None,
     )  # fmt: skip
+    sick = quarantined(request.folder)
+    document = {**document, "quarantine": [asdict(node) for node in sick]}
+    document = {**document, "account": account.to_dict(), "epochs": [asdict(epoch) for epoch in epochs]}
     if as_json:
         print(json.dumps(document))
         return
@@ -42,5 +54,26 @@ def command(study: str, home: Path | None, as_json: bool) -> None:
                 f"  front: trial {outcome.trial:04d}  {outcome.tokens_per_s_per_gpu:.1f} tokens/s/GPU  "
                 f"{(outcome.peak_memory_bytes or 0) / 2**20:.1f} MiB  {short(outcome.settings)}"
             )
+    for line in [*(sentences(found) if found else []), *_spending(account), *_stacks(epochs)]:
+        print(line)
+    for node in sick:
+        print(f"quarantine: {node.host}: {node.reason} (trial {node.trial:04d})")
     if document["policy"]:
         print(f"policy: {document['policy']}")
+
+
+def _spending(account: Account) -> Iterator[str]:
+    limit = "" if account.budget_gpu_hours is None else f" of {account.budget_gpu_hours:.4g}"
+    trial = account.next_trial
+    yield f"GPU-hours: {account.spent_gpu_hours:.3g}{limit} spent"
+    if trial:
+        yield f"next trial: about {trial.gpu_hours(account.gpus):.3g} GPU-hours, {trial.wall_s:.0f} s"
+    if (refused := account.refusal()) is not None:
+        yield f"no further trial: {refused}"
+
+
+def _stacks(epochs: Sequence[Epoch]) -> Iterator[str]:
+    """Why earlier trials are not ranked with the present ones."""
+    for number, (before, after) in enumerate(pairwise(epochs), start=2):
+        earlier = sum(before.counts.values())
+        yield f"epoch {number}: {difference(before, after)}; {earlier} trials of the epoch before are not compared"

@@ -6,16 +6,19 @@ out or null, and only a COMPLETE trial becomes ``kind: measured``.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import lcm
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import RunError
+from autotune.export.confirmed import confirmation_evidence, ratio_of, step_time_evidence
 from autotune.export.report import counts
 from autotune.files import write_atomically
 from autotune.measure.caveats import caveats, routing_label
+from autotune.measure.confirmation import Confirmation
+from autotune.measure.matched import fastest_pairs
 from autotune.measure.objective import median_interval
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune_policies.backends import BACKENDS
@@ -74,7 +77,8 @@ def make_policy(
     winner: TrialOutcome,
     baseline: TrialOutcome | None,
     front: Sequence[TrialOutcome],
-    outcomes: Iterable[TrialOutcome] = (),
+    outcomes: Sequence[TrialOutcome] = (),
+    confirmation: Confirmation | None = None,
 ) -> Policy:
     """The policy of a study.
 
@@ -85,6 +89,7 @@ def make_policy(
             compared with it when its dispatcher is ``alltoall``.
         front: The Pareto front; all of it but the winner becomes the alternatives.
         outcomes: All finished trials, to be counted by state in the evidence.
+        confirmation: What running the finalists again said; who tied with the winner comes first in the alternatives.
 
     Raises:
         RunError: the winner or a trial of the front is not COMPLETE, or the stack has no ``megatron_core``.
@@ -106,8 +111,10 @@ def make_policy(
         settings=settings,
         env={**facts.env, **environment_of(settings)},
         launch={**facts.launch, **launch_of(settings)},
-        evidence=_evidence(facts, winner, verified, counts(outcomes)),
-        alternatives=[_alternative(outcome) for outcome in front if outcome.trial != winner.trial],
+        evidence=_evidence(facts, winner, verified, outcomes, confirmation),
+        alternatives=[
+            _alternative(outcome, confirmation) for outcome in _others(winner, front, outcomes, confirmation)
+        ],
         fallback=resolve(verified.settings) if verified else None,
         name=f"{facts.study}.policy.yaml",
     )
@@ -186,7 +193,11 @@ def parity(winner: TrialOutcome, baseline: TrialOutcome) -> dict[str, Any]:
 
 
 def _evidence(
-    facts: StudyFacts, winner: TrialOutcome, baseline: TrialOutcome | None, trials: dict[str, int]
+    facts: StudyFacts,
+    winner: TrialOutcome,
+    baseline: TrialOutcome | None,
+    outcomes: Sequence[TrialOutcome],
+    confirmation: Confirmation | None,
 ) -> dict[str, Any]:
     """All of it as plain JSON data: no tuple and no object shared with an outcome."""
     contract, gang = facts.contract, facts.gang
@@ -201,11 +212,13 @@ def _evidence(
         "num_gpus": gang.world_size,
         "num_nodes": gang.num_nodes,
         "routing": {**asdict(contract.routing), "label": routing_label(contract.routing)},
-        "step_time_s": _step_time(winner),
+        "step_time_s": _step_time(winner, confirmation),
+        "confirmation": confirmation_evidence(confirmation) if confirmation else None,
         "tokens_per_s_per_gpu": winner.tokens_per_s_per_gpu,
         "peak_memory_bytes": winner.peak_memory_bytes,
         "loss": {"step": len(winner.losses), "value": winner.loss},
         "parity": parity(winner, baseline) if baseline is not None and comparable else None,
+        "matched_dispatchers": [pair.to_dict() for pair in fastest_pairs(outcomes)],
         "activation": {
             **{name: resolved[name] for name in _PROOF if name in resolved},
             "settings_not_read_back": sorted(set(winner.settings) - set(resolved.get("settings", {}))),
@@ -213,8 +226,8 @@ def _evidence(
         "fingerprint": facts.fingerprint,
         "stack": dict(sorted(facts.stack.items())),
         "gpu_hours": facts.gpu_hours,
-        "trials": trials,
-        "note": "; ".join(caveats(contract, gang)),
+        "trials": counts(outcomes),
+        "note": "; ".join(caveats(contract, gang, confirmation.repeats if confirmation else 0)),
         "contract": {
             "model": asdict(facts.shape), "contract": asdict(contract), "gang": asdict(gang), **_program(facts),
         },
@@ -231,7 +244,9 @@ def _program(facts: StudyFacts) -> dict[str, Any]:
     return {"program": facts.program, **{name: asdict(part) for name, part in parts.items() if part is not None}}
 
 
-def _step_time(outcome: TrialOutcome) -> dict[str, Any]:
+def _step_time(outcome: TrialOutcome, confirmation: Confirmation | None) -> dict[str, Any]:
+    if confirmation is not None and outcome.trial in confirmation.runs:
+        return step_time_evidence(confirmation, outcome.trial)
     steps = outcome.step_times_s[-outcome.steps_used :]
     interval = median_interval(steps)
     if interval is None:
@@ -251,12 +266,26 @@ def _step_time(outcome: TrialOutcome) -> dict[str, Any]:
     }
 
 
-def _alternative(outcome: TrialOutcome) -> dict[str, Any]:
+def _others(
+    winner: TrialOutcome,
+    front: Sequence[TrialOutcome],
+    outcomes: Sequence[TrialOutcome],
+    confirmation: Confirmation | None,
+) -> list[TrialOutcome]:
+    """Those that tied with the winner, fastest first, then the rest of the front."""
+    members = confirmation.members if confirmation else ()
+    known = {outcome.trial: outcome for outcome in (*outcomes, *front)}
+    order = dict.fromkeys([*members, *(outcome.trial for outcome in front)])
+    return [known[trial] for trial in order if trial != winner.trial]
+
+
+def _alternative(outcome: TrialOutcome, confirmation: Confirmation | None) -> dict[str, Any]:
     return {
         "trial": outcome.trial,
         "step_time_s": outcome.step_time_s,
         "tokens_per_s_per_gpu": outcome.tokens_per_s_per_gpu,
         "peak_memory_bytes": outcome.peak_memory_bytes,
+        **(ratio_of(confirmation, outcome.trial) if confirmation else {}),
         "settings": resolve(outcome.settings),
     }
 

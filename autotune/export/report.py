@@ -1,7 +1,7 @@
 """The result of a study as one JSON document: the last line that ``autotune start --json`` prints."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autotune.measure.outcome import TrialOutcome, TrialState
@@ -19,6 +19,8 @@ def summary(
     policy: str | None,
     gpu_hours: float,
     wall_s: float,
+    confirmation: Mapping[str, Any] | None = None,
+    stopped: str | None = None,
 ) -> dict[str, Any]:
     """The JSON-able summary of a study.
 
@@ -29,10 +31,12 @@ def summary(
         state: How the run ended, e.g. ``finished`` or ``stopped``.
         outcomes: All finished trials.
         front: The Pareto front, fastest first.
-        winner: The chosen trial; None when none completed, then ``best`` is null.
+        winner: The chosen trial, with its confirmed numbers; None when none completed, then ``best`` is null.
         policy: Path of the policy file; None when there is none.
         gpu_hours: GPU-hours spent, over all sessions of the study.
         wall_s: Wall time of this command in seconds.
+        confirmation: What running the finalists again said; None where that was not done.
+        stopped: Why the search stopped before its number of trials; None when it did not.
     """
     return {
         "study": study,
@@ -42,6 +46,8 @@ def summary(
         "counts": counts(outcomes),
         "best": _entry(winner) if winner else None,
         "pareto": [_entry(outcome) for outcome in front],
+        "confirmation": None if confirmation is None else dict(confirmation),
+        "stopped": stopped,
         "policy": policy,
         "gpu_hours": gpu_hours,
         "wall_s": wall_s,

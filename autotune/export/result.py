@@ -9,12 +9,14 @@ from typing import Any
 
 import yaml
 
+from autotune.export.confirmed import confirmation_evidence, confirmation_in, within_limit
 from autotune.export.measurements import Row, measurement_row, write_measurements, write_text_table
 from autotune.export.pareto import front as pareto_front
 from autotune.export.pareto import winner as choose
 from autotune.export.policy import StudyFacts, make_policy, write_policy
 from autotune.export.report import gpu_hours, summary
 from autotune.files import write_atomically
+from autotune.measure.confirmation import Confirmation, with_confirmed_numbers
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -29,8 +31,9 @@ class Result:
         request: What was tuned.
         outcomes: How every trial ended, in order.
         front: The Pareto front, fastest first.
-        winner: The chosen trial; None when none completed.
+        winner: The chosen trial, with the numbers of the search; None when none completed.
         baseline: The alltoall baseline; None when it did not complete.
+        confirmation: What running the finalists again said; None where that was not done.
         policy: The policy file; None when there is no winner.
         summary: The JSON document that ``autotune start --json`` prints.
     """
@@ -40,6 +43,7 @@ class Result:
     front: Sequence[TrialOutcome]
     winner: TrialOutcome | None
     baseline: TrialOutcome | None
+    confirmation: Confirmation | None
     policy: Path | None
     summary: dict[str, Any]
 
@@ -50,6 +54,8 @@ def conclude(
     surroundings: Surroundings | None,
     *,
     wall_s: float,
+    spent_gpu_hours: float | None = None,
+    stopped: str | None = None,
 ) -> Result:
     """Choose the winner and write ``measurements.parquet`` and, where a trial completed, ``policy.yaml``.
 
@@ -58,8 +64,11 @@ def conclude(
         outcomes: How every trial ended, in order.
         surroundings: Where they ran; None when nothing ran.
         wall_s: Wall time of the command.
+        spent_gpu_hours: What the study has spent, in all epochs; None = what these trials did.
+        stopped: Why no further trial was launched before there were as many as asked; None otherwise.
     """
-    best, winner = best_of(request, outcomes)
+    confirmation = confirmation_in(request, outcomes, surroundings)
+    best, winner = best_of(request, outcomes, confirmation)
     policy = choose_policy(request, outcomes, surroundings)
     path = request.folder / "policy.yaml" if policy else None
     if surroundings is not None:
@@ -71,10 +80,13 @@ def conclude(
         (request.folder / "policy.yaml").unlink(missing_ok=True)
     document = summary(
         study=request.study, model=request.model, cluster=request.cluster.name,
-        state="finished" if path else "failed", outcomes=outcomes, front=best, winner=winner,
-        policy=str(path) if path else None, gpu_hours=gpu_hours(outcomes), wall_s=wall_s,
+        state="finished" if path else "failed", outcomes=outcomes, front=best,
+        winner=winner and _as_confirmed(request, winner, confirmation), policy=str(path) if path else None,
+        gpu_hours=gpu_hours(outcomes) if spent_gpu_hours is None else spent_gpu_hours, wall_s=wall_s,
+        confirmation=confirmation_evidence(confirmation) if confirmation else None, stopped=stopped,
     )  # fmt: skip
-    return Result(request, outcomes, best, winner, _baseline(request, outcomes, surroundings), path, document)
+    baseline = _baseline(request, outcomes, surroundings)
+    return Result(request, outcomes, best, winner, baseline, confirmation, path, document)
 
 
 def measurement_rows(request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings) -> list[Row]:
@@ -110,31 +122,48 @@ def choose_policy(
     request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings | None
 ) -> Policy | None:
     """The policy of the member of the front that the request selects; None when no trial completed."""
-    best, winner = best_of(request, outcomes)
+    confirmation = confirmation_in(request, outcomes, surroundings)
+    best, winner = best_of(request, outcomes, confirmation)
     if winner is None or surroundings is None:
         return None
+    runs = [run for of in confirmation.runs.values() for run in of] if confirmation else []
     facts = StudyFacts(
         study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours(outcomes),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours([*outcomes, *runs]),
         env=request.environment(winner.settings), launch=request.cluster.launch,
         program=request.program, recipe=request.recipe, command=request.command,
     )  # fmt: skip
     baseline = _baseline(request, outcomes, surroundings)
-    return make_policy(facts, winner=winner, baseline=baseline, front=best, outcomes=outcomes)
+    return make_policy(
+        facts, winner=_as_confirmed(request, winner, confirmation), baseline=baseline, front=best, outcomes=outcomes,
+        confirmation=confirmation,
+    )  # fmt: skip
 
 
 def best_of(
-    request: TuneRequest, outcomes: Sequence[TrialOutcome]
+    request: TuneRequest, outcomes: Sequence[TrialOutcome], confirmation: Confirmation | None
 ) -> tuple[Sequence[TrialOutcome], TrialOutcome | None]:
-    """The Pareto front within the request's memory limit, and the member that the request selects."""
-    best = pareto_front(_within_limit(request, outcomes))
-    return best, choose(best, request.select) if best else None
+    """The Pareto front within the request's memory limit, and the trial to use.
+
+    Selected by throughput, that is the leanest of those which tied as the fastest when they were run again; it stands
+    in the front even where another trial's single run looked better in both respects. What failed when it was run
+    again is in neither.
+    """
+    dropped = confirmation.dropped if confirmation else {}
+    held = [outcome for outcome in within_limit(request, outcomes) if outcome.trial not in dropped]
+    best = pareto_front(held)
+    if request.select != "throughput" or confirmation is None or confirmation.leanest is None:
+        return best, choose(best, request.select) if best else None
+    winner = next(outcome for outcome in held if outcome.trial == confirmation.leanest)
+    joined = best if winner in best else sorted([*best, winner], key=lambda outcome: outcome.step_time_s or 0.0)
+    return joined, winner
 
 
-def _within_limit(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:
-    limit = request.memory_limit_bytes
-    return [outcome for outcome in outcomes if limit is None or (outcome.peak_memory_bytes or 0) <= limit]
+def _as_confirmed(request: TuneRequest, winner: TrialOutcome, confirmation: Confirmation | None) -> TrialOutcome:
+    if confirmation is None or winner.trial not in confirmation.runs:
+        return winner
+    return with_confirmed_numbers(winner, confirmation, request.contract, request.gang)
 
 
 def _baseline(

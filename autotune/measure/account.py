@@ -48,6 +48,8 @@ class Account:
             running: Trials that run now; each is taken to cost what the next one will.
             remaining_s: Wall time left to the deadline or the allocation; None = no limit.
         """
+        if not self.pays:
+            return f"one more trial is expected to save {self.gain:.2%} of a step, which does not pay for it"
         each = self.next_trial.gpu_hours(self.gpus) if self.next_trial else 0.0
         spent, kept_s = self.spent_gpu_hours + running * each, self.confirmation_s
         if self.budget_gpu_hours is not None:

@@ -166,7 +166,7 @@ CAUSES: tuple[Cause, ...] = (
               r"|Timed out (?:after \d+ \w+ )?waiting[^\n]*(?:operation|recv|send)"),
     ),
     # -- recognised by how a rank ended ----------------------------------------------------------------------------
-    Cause("rejected", "rejected", "never", "the software refuses these settings: a legality rule would spare the launch"),
+    Cause("rejected", "rejected", "never", "the software refuses these settings: a rule would spare the launch"),
     Cause("crash", "crash", "elsewhere", "see the stack in the rank's log; another version, or other settings"),
     Cause(
         "import_crash", "import", "elsewhere",
@@ -174,7 +174,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "import_hang", "import", "elsewhere",
-        f"an import never returns: see stacks.txt; a dead file system or a library that waits for devices, {_LEAVE_OUT}",
+        f"an import never returns (dead file system? library that waits for devices?): see stacks.txt, {_LEAVE_OUT}",
     ),
     Cause("exception", "exception", "never", "see the traceback in the rank's log"),
     Cause("hang", "hang", "elsewhere", "see stacks.txt for what each rank waited for"),

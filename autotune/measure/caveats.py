@@ -11,14 +11,21 @@ def routing_label(routing: Routing) -> str:
     return BENCHMARK_ONLY if artificial else "training-like"
 
 
-def caveats(contract: Contract, gang: GangShape) -> tuple[str, ...]:
-    """Sentences a reader needs beside the numbers: routing, device and repetition."""
+def caveats(contract: Contract, gang: GangShape, repeats: int = 0) -> tuple[str, ...]:
+    """Sentences a reader needs beside the numbers: routing, device and repetition.
+
+    Args:
+        contract: What every trial held fixed.
+        gang: Shape of every gang.
+        repeats: Runs of each finalist after the search; 0 = nothing was repeated.
+    """
     routing = contract.routing
     measured = contract.steps - contract.warmup_steps
+    repeated = "only finalists were run again" if repeats else "nothing was repeated"
     sentences = [
         f"routing {routing.source}, data {routing.data_condition}, tokens {routing.token_policy}: "
         f"{routing_label(routing)}",
-        f"step times are medians of up to {measured} steps of one run per trial; nothing was repeated, "
+        f"step times are medians of up to {measured} steps of one run per trial; {repeated}, "
         "so small differences may be noise",
     ]
     if gang.device == "cpu":

@@ -8,12 +8,13 @@ they took turns.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, fsum, log
+from math import exp, fsum, inf, log
 from pathlib import Path
 from statistics import median
 
 from autotune.measure.confirm import TieSet, confirmation_schedule, tie_set
 from autotune.measure.dependence import student_quantile
+from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.objective import tokens_per_s_per_gpu
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.steady import FEWEST_STEPS, steady_steps
@@ -23,6 +24,12 @@ from autotune.space.effort import ConfirmPlan
 from autotune_trials.spec import Contract, GangShape
 
 FOLDER = "confirm"
+
+_MOST_ROUNDS = 2
+"""Rounds at most, as a multiple of the planned ones."""
+
+_USELESS_WIDTH = 0.25
+"""Half the width of a ratio's interval, in logarithms, at which the runs say nothing."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,15 @@ class Confirmation:
 
     @property
     def leanest(self) -> int | None:
-        """The member of the tie set that needs the least memory."""
-        return int(self.tied.chosen) if self.tied else None
+        """Of the tie set the trial that needs the least memory; the faster of equals.
+
+        Where the runs scatter, the tie set is wide: a member that looks slower than runs of one configuration can be
+        is not chosen for its memory.
+        """
+        if self.tied is None:
+            return None
+        near = [trial for trial in self.members if self.tied.ratio[str(trial)] <= 1.0 + CROSS_ALLOCATION_NOISE]
+        return min(near, key=lambda trial: (self.peak_memory_bytes(trial) or inf, near.index(trial)))
 
     def peak_memory_bytes(self, trial: int) -> int | None:
         """The most that any run of a finalist needed."""
@@ -122,26 +136,59 @@ def next_run(
     """The next run of the plan; None when all are made. A finalist that failed once is not run again.
 
     A round takes as many steps as the one before it, or twice as many where a run's interval was not tight enough yet.
+    Beyond the planned rounds there are further ones, as many again at most, while an interval is too wide to be of use.
     """
-    order = _order(finalists, plan.repeats)
+    order = _order(finalists, _MOST_ROUNDS * plan.repeats)
     failed = {runs[index].trial for index in runs if runs[index].state is not TrialState.COMPLETE}
     for index, trial in enumerate(order):
+        planned, new_round = index < len(finalists) * plan.repeats, index % len(finalists) == 0
+        if not planned and new_round and not _too_wide(_without_plan(plan, contract, finalists, runs, None)):
+            return None
         if index not in runs and trial not in failed:
             return NextRun(index, trial, _steps(plan, contract, len(finalists), index // len(finalists), runs))
     return None
 
 
 def confirmation_of(
-    plan: ConfirmPlan, contract: Contract, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]
+    plan: ConfirmPlan,
+    contract: Contract,
+    finalists: Sequence[int],
+    runs: Mapping[int, TrialOutcome],
+    *,
+    limit_bytes: int | None = None,
 ) -> Confirmation:
-    """What the runs say; rounds that are not complete are left out."""
-    order = _order(finalists, plan.repeats)
+    """What the runs say; rounds that are not complete are left out.
+
+    Args:
+        plan: How finalists are measured again.
+        contract: What every trial holds fixed.
+        finalists: Trial numbers, fastest in the search first.
+        runs: The runs that have ended, by place in the order.
+        limit_bytes: Peak memory that no run may exceed; None = no limit.
+    """
+    found = _without_plan(plan, contract, finalists, runs, limit_bytes)
+    return replace(found, missing=next_run(plan, contract, finalists, runs) is not None)
+
+
+def _without_plan(
+    plan: ConfirmPlan,
+    contract: Contract,
+    finalists: Sequence[int],
+    runs: Mapping[int, TrialOutcome],
+    limit_bytes: int | None,
+) -> Confirmation:
+    """What the runs say, whatever is still to come."""
+    order = _order(finalists, _MOST_ROUNDS * plan.repeats)
     ended = {index: runs[index] for index in range(len(order)) if index in runs}
     dropped = {
         outcome.trial: f"{outcome.state.value}: {outcome.reason}"
         for outcome in reversed(ended.values())
         if outcome.state is not TrialState.COMPLETE
     }
+    for outcome in ended.values():
+        if limit_bytes is not None and (outcome.peak_memory_bytes or 0) > limit_bytes:
+            said = f"{outcome.peak_memory_bytes} bytes are over the limit of {limit_bytes}"
+            dropped.setdefault(outcome.trial, said)
     held = [trial for trial in finalists if trial not in dropped]
     by_trial: dict[int, list[TrialOutcome]] = {trial: [] for trial in held}
     for outcome in ended.values():
@@ -149,9 +196,7 @@ def confirmation_of(
             by_trial[outcome.trial].append(_after_warmup(outcome, contract))
     rounds = min((len(of) for of in by_trial.values()), default=0)
     complete = {trial: tuple(of[:rounds]) for trial, of in by_trial.items()} if rounds else {}
-    found = Confirmation(
-        tuple(finalists), complete, dropped, None, next_run(plan, contract, finalists, runs) is not None
-    )
+    found = Confirmation(tuple(finalists), complete, dropped, None, missing=False)
     if not complete:
         return found
     peaks = {str(trial): found.peak_memory_bytes(trial) for trial in complete}
@@ -183,9 +228,7 @@ def _after_warmup(outcome: TrialOutcome, contract: Contract) -> TrialOutcome:
     return replace(outcome, step_times_s=outcome.step_times_s[contract.warmup_steps :])
 
 
-def _steps(
-    plan: ConfirmPlan, contract: Contract, width: int, turn: int, runs: Mapping[int, TrialOutcome]
-) -> int:
+def _steps(plan: ConfirmPlan, contract: Contract, width: int, turn: int, runs: Mapping[int, TrialOutcome]) -> int:
     steps = plan.steps
     for previous in range(turn):
         places = range(previous * width, (previous + 1) * width)
@@ -194,6 +237,12 @@ def _steps(
         if not all(_tight(plan, series) for series in known):
             steps = min(2 * steps, plan.most_steps)
     return steps
+
+
+def _too_wide(found: Confirmation) -> bool:
+    """Looks at the width only, never at who leads."""
+    ratios = found.tied.ci95.values() if found.tied else ()
+    return any(log(high / low) / 2.0 > _USELESS_WIDTH for low, high in ratios)
 
 
 def _tight(plan: ConfirmPlan, series: Sequence[float]) -> bool:

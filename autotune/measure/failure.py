@@ -182,9 +182,12 @@ def _recognised(rank: RankExit) -> Cause | None:
     if found is not None or (rank.failure is not None and failure.get("error") != "CommandFailed"):
         return found
     found = recognise(tail)
-    # A library that is not there is often only a warning; it kills nobody once the imports are done.
-    warned = found is not None and found.kind == "import" and (_signal(rank) or rank.last_event not in _IMPORTING)
-    return None if warned and failure.get("error") != "CommandFailed" else found
+    if found is None or found.kind != "import" or failure.get("error") == "CommandFailed":
+        return found
+    # A library that is not there is often only a warning, which kills nobody; a traceback at the end does.
+    last = tail.rpartition("Traceback (most recent call last)")
+    importing = rank.last_event in _IMPORTING and not last[1]
+    return found if not _signal(rank) and (importing or recognise(last[2]) is found) else None
 
 
 def _signal(rank: RankExit) -> str | None:

@@ -4,13 +4,16 @@ A dispatcher that loses or doubles tokens can be fast and finite and still be wr
 the order of sums, and by where random numbers are drawn; that difference is bounded by the precision and grows with the
 noise of the baseline itself, so the tolerance is made of both. The verdict is statistical: the middle difference of all
 steps decides, not the worst step.
+
+It finds gross errors only. A young model hardly depends on its experts: with all their output set to zero the loss of
+tiny-moe moved by 0.01 % in eight steps. Wrong sums are for the preflight's dispatch and combine to find.
 """
 
 from collections.abc import Sequence
-from math import isfinite, log
+from math import expm1, isfinite, log
 from statistics import median
 
-RELATIVE_TOLERANCE = {"fp32": 0.005, "bf16": 0.02, "fp8": 0.04, "fp4": 0.08}
+RELATIVE_TOLERANCE = {"fp32": 0.001, "bf16": 0.005, "fp8": 0.01, "fp4": 0.02}
 """Share of the loss by which two sound runs of this precision may differ."""
 
 _GRAD_NORM_TOLERANCES = 10.0
@@ -20,6 +23,7 @@ _NOISE = 3.0
 """Standard deviations of the baseline's own step-to-step noise that are granted besides."""
 
 _FEWEST_STEPS = 2
+_LARGEST = 99.0  # of a difference in logarithms, that is said; what is beyond is as wrong
 
 
 def out_of_parity(
@@ -51,17 +55,16 @@ def _differs(name: str, ours: Sequence[float], theirs: Sequence[float], toleranc
     ]
     if len(pairs) < _FEWEST_STEPS:
         return ""
-    apart = median(log(one / other) for one, other in pairs)
+    apart = [log(one) - log(other) for one, other in pairs]
     # Training falls apart late: the second half alone must hold too.
-    late = median(log(one / other) for one, other in pairs[len(pairs) // 2 :])
-    worst = max(apart, late, key=abs)
+    worst = max((sorted(part, key=abs)[len(part) // 2] for part in (apart, apart[len(apart) // 2 :])), key=abs)
     allowed = tolerance + _NOISE * _noise([other for _, other in pairs]) / len(pairs) ** 0.5
     if abs(worst) <= allowed:
         return ""
     one, other = pairs[-1]
     return (
-        f"{name} is {worst:+.1%} off the baseline's from the same seed and data (allowed {allowed:.1%}): "
-        f"{one:.4g} after {len(pairs)} steps, the baseline had {other:.4g}"
+        f"{name} is {expm1(min(worst, _LARGEST)):+.1%} off the baseline's from the same seed and data "
+        f"(allowed {allowed:.1%}): {one:.4g} after {len(pairs)} steps, the baseline had {other:.4g}"
     )
 
 

@@ -59,6 +59,14 @@ class Progress:
         """A trial is handed to the cluster."""
         self._bar.update(self._task, description=f"running {trial:04d} {short(settings)}")
 
+    def repeated(self, outcome: TrialOutcome) -> None:
+        """A finalist was run again; that counts for no trial."""
+        if outcome.state is TrialState.COMPLETE:
+            said = f"{outcome.tokens_per_s_per_gpu:9.1f} tokens/s/GPU  {len(outcome.step_times_s)} steps"
+        else:
+            said = f"{outcome.state} {outcome.reason}"
+        self._console.print(f"again {outcome.trial:04d} {said}")
+
     def ended(self, outcome: TrialOutcome) -> None:
         """A trial ended, launched or not."""
         if outcome.state.launched and not outcome.state.runs_again:

@@ -42,6 +42,8 @@ def render_result(
     front: Sequence[TrialOutcome],
     winner: TrialOutcome | None,
     baseline: TrialOutcome | None,
+    findings: Sequence[str] = (),
+    repeats: int = 0,
     width: int = 100,
     color: bool = False,
 ) -> str:
@@ -56,6 +58,8 @@ def render_result(
         front: The Pareto front, fastest first.
         winner: The chosen trial; None when none completed.
         baseline: The correctness baseline; compared only when it is COMPLETE.
+        findings: What else was found out, one sentence each.
+        repeats: Runs of each finalist after the search.
         width: Columns of the terminal; longer cells are folded.
         color: Whether the reader is a terminal that shows colours.
     """
@@ -79,14 +83,14 @@ def render_result(
         console.print(Text("Pareto front (throughput up, peak memory down; * = winner)", style="bold"))
         console.print(_front(front, winner))
     if winner is not None:
-        for line in compare(winner, baseline):
+        for line in [*compare(winner, baseline), *findings]:
             console.print(Text(line))
     else:
         some = any(outcome.state is TrialState.COMPLETE for outcome in outcomes)
         reason = "No completed trial is within the request's limits" if some else "No trial completed"
         console.print(Text(f"{reason}, so there is no winner and no policy."))
     console.print(Text(""))
-    for sentence in caveats(contract, gang):
+    for sentence in caveats(contract, gang, repeats):
         console.print(Text(f"Note: {sentence}.", style="dim"))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 

@@ -5,7 +5,6 @@ usual value; if what is left is still too much, :mod:`autotune.predict.explore` 
 budget is spent. The ranking says how much was seen.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

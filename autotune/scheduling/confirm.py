@@ -2,27 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
-
-import ray
-from ray.tune import PlacementGroupFactory
+from pathlib import Path
+from typing import Any
 
 from autotune.measure.confirmation import NextRun, confirmation_folder, next_run, recorded_runs
 from autotune.measure.outcome import TrialOutcome
 from autotune.request import TuneRequest
 from autotune.scheduling.remeasure import measure_again, shared_group
-from autotune.scheduling.session import Session
 from autotune.scheduling.trainable import placement
 from autotune_policies.settings import Settings
 from autotune_trials.spec import TrialSpec
-
-_NODE_LABEL = "ray.io/node-id"
 
 
 def confirm(
     request: TuneRequest,
     finalists: Mapping[int, TrialOutcome],
     fingerprint: str,
-    session: Session,
     *,
     refusal: Callable[[NextRun], str | None],
     on_end: Callable[[TrialOutcome], None] = lambda _: None,
@@ -33,7 +28,6 @@ def confirm(
         request: What is tuned.
         finalists: Their outcomes in the search by trial number, fastest first.
         fingerprint: Of the present epoch.
-        session: The Ray cluster.
         refusal: Why a run must not be launched any more, None when it may.
         on_end: Called with every outcome.
 
@@ -52,7 +46,7 @@ def confirm(
         return None
     # A lease that a run of an earlier session had is gone; later rounds are comparable within themselves.
     first = _spec(request, finalists[run.trial].settings, run)
-    with shared_group(_placement(first, finalists.values(), session)) as group:
+    with shared_group(placement(_config(first, folder, finalists.values()))) as group:
         while run is not None:
             refused = refusal(run)
             if refused is not None:
@@ -64,6 +58,12 @@ def confirm(
     return None
 
 
+def _config(spec: TrialSpec, folder: Path, finalists: Iterable[TrialOutcome]) -> dict[str, Any]:
+    """For a group on nodes that no finalist was measured on, where there are enough of them; else on any."""
+    hosts = {host for outcome in finalists for host in outcome.hosts}
+    return {"spec": asdict(spec), "trial_dir": str(folder), "avoid_hosts": sorted(hosts)}
+
+
 def _spec(request: TuneRequest, settings: Settings, run: NextRun) -> TrialSpec:
     """The trial's own specification with the steps of the run, and as much more time."""
     spec = request.spec(run.trial, settings)
@@ -71,21 +71,4 @@ def _spec(request: TuneRequest, settings: Settings, run: NextRun) -> TrialSpec:
         spec,
         contract=replace(spec.contract, steps=run.steps),
         deadline_s=spec.deadline_s * max(1.0, run.steps / spec.contract.steps),
-    )
-
-
-def _placement(spec: TrialSpec, finalists: Iterable[TrialOutcome], session: Session) -> PlacementGroupFactory:
-    """Nodes that no finalist was measured on, where the cluster has enough of them; else wherever there is room."""
-    wanted = placement({"spec": asdict(spec)})
-    used = {host for outcome in finalists for host in outcome.hosts}
-    hosts = {str(node["NodeID"]): str(node["NodeManagerHostname"]) for node in ray.nodes()}
-    others = [node for node in session.node_ids if hosts.get(node) not in used]
-    if len(others) < spec.gang.num_nodes:
-        return wanted
-    selector = {_NODE_LABEL: f"in({', '.join(others)})"}
-    return PlacementGroupFactory(
-        wanted.bundles,
-        strategy=wanted.strategy,
-        name=spec.study,
-        bundle_label_selector=[selector] * len(wanted.bundles),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from autotune.errors import ClusterError
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
+from autotune.scheduling.environment import prepare
 from autotune_trials.facts import fingerprint
 from autotune_trials.node import scratch
 from autotune_trials.preflight.exchange import PERMUTE_FUSION
@@ -158,6 +159,7 @@ def preflight_address(
     Raises:
         ClusterError: no cluster at that address, or a node does not answer.
     """
+    prepare()
     from autotune.scheduling.session import joined
 
     with joined(address) as node_ids:

@@ -11,7 +11,7 @@ from ray.util import remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from autotune.errors import ClusterError, RunError
-from autotune.measure.outcome import TrialOutcome
+from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.scheduling.preflight import preflight_ray
@@ -90,7 +90,7 @@ def measure_again(
     group: PlacementGroup,
     on_end: Callable[[TrialOutcome], None] = lambda _: None,
 ) -> TrialOutcome:
-    """Run one trial in a placement group; one that was lost or disturbed is run again.
+    """Run one trial in a placement group; one that was lost or disturbed is run again, and a crash or hang once.
 
     Args:
         spec: What to run.
@@ -103,9 +103,10 @@ def measure_again(
         RunError: it was lost or disturbed too often.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for _ in range(_MOST_LOST):
+    for attempt in range(_MOST_LOST):
         outcome = execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder)
         on_end(outcome)
-        if not outcome.state.runs_again:
+        first_sighting = attempt == 0 and outcome.state is TrialState.INFEASIBLE and outcome.retry == "elsewhere"
+        if not outcome.state.runs_again and not first_sighting:
             return outcome
     raise RunError(f"run {spec.trial} was {outcome.state} {_MOST_LOST} times, at last because {outcome.reason}")

@@ -7,7 +7,7 @@ import socket
 import sys
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from ray.job_config import JobConfig
 
 from autotune.errors import ClusterError
 from autotune.request import TuneRequest
+from autotune.scheduling.quarantine import FOLDER, quarantined
 from autotune.scheduling.ray_gang import RANK_RESOURCE
 from autotune_trials.facts import gpu_names
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor
@@ -34,11 +35,13 @@ class Session:
         dashboard_url: Address of the Ray dashboard; None when it does not run.
         node_ids: Ray nodes that can each hold one node's share of a gang.
         concurrency: Gangs that fit at the same time.
+        hosts: Host names of these nodes.
     """
 
     dashboard_url: str | None
     node_ids: tuple[str, ...]
     concurrency: int
+    hosts: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -62,12 +65,16 @@ def ray_session(request: TuneRequest, address: str) -> Iterator[Session]:
             nodes = _fitting_nodes(request)
             need = request.gang.num_nodes
             if len(nodes) < need:
+                sick = ", ".join(node.host for node in quarantined(request.folder))
                 raise ClusterError(
-                    f"{needs(request)}, but the Ray cluster has {len(nodes)} such nodes",
-                    hint="see what would run with --dry-run",
+                    f"{needs(request)}, but the Ray cluster has {len(nodes)} such nodes"
+                    + (f" outside quarantine ({sick})" if sick else ""),
+                    hint=f"have them checked, then remove their files from {request.folder / FOLDER}"
+                    if sick
+                    else "see what would run with --dry-run",
                 )
             url = context.dashboard_url
-            yield Session(f"http://{url}" if url else None, nodes, max(1, len(nodes) // need))
+            yield Session(f"http://{url}" if url else None, nodes, max(1, len(nodes) // need), _hosts(nodes))
         finally:
             ray.shutdown()
 
@@ -187,9 +194,14 @@ def _check_this_machine(request: TuneRequest) -> None:
         )
 
 
+def _hosts(node_ids: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(str(node["NodeManagerHostname"]) for node in ray.nodes() if node["NodeID"] in node_ids))
+
+
 def _fitting_nodes(request: TuneRequest) -> tuple[str, ...]:
     gang, wanted = request.gang, request.cluster.accelerator
     nodes = []
+    sick = {node.host for node in quarantined(request.folder)}
     for node in ray.nodes():
         resources, labels = node["Resources"], node.get("Labels") or {}
         if gang.device == "cpu":
@@ -200,6 +212,6 @@ def _fitting_nodes(request: TuneRequest) -> tuple[str, ...]:
             fits = resources.get("GPU", 0) >= gang.ranks_per_node and (
                 wanted is None or any(wanted in kind for kind in kinds)
             )
-        if node["Alive"] and fits:
+        if node["Alive"] and fits and node["NodeManagerHostname"] not in sick:
             nodes.append(str(node["NodeID"]))
     return tuple(sorted(nodes))

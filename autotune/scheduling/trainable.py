@@ -9,14 +9,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import ray
 import yaml
 from ray import tune
 
 from autotune.errors import AutotuneError, ClusterError
 from autotune.files import write_atomically
+from autotune.measure.disturbance import sick_nodes
 from autotune.measure.outcome import TrialOutcome, judge
 from autotune.measure.run import GangRun
 from autotune.scheduling.gang import Gang, run_gang
+from autotune.scheduling.quarantine import (
+    FOLDER,
+    excluded_nodes,
+    label_selector,
+    put_in_quarantine,
+    quarantined,
+    study_folder,
+)
 from autotune.scheduling.ray_gang import RayGang, node_bundle
 from autotune_trials.events import StepRecord
 from autotune_trials.spec import TrialSpec, spec_from
@@ -34,7 +44,50 @@ def placement(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     # Named after the study, not the trial: a name of its own would cost each trial a new group and a new worker.
     strategy = "STRICT_SPREAD" if spec.gang.num_nodes > 1 else "PACK"
     bundles = [{}, *[node_bundle(spec)] * spec.gang.num_nodes]
-    return tune.PlacementGroupFactory(bundles, strategy=strategy, name=spec.study)
+    selector = label_selector(_kept_off(config, spec.gang.num_nodes), spec.gang.num_nodes)
+    # Without a selector none is given: it would make another request of what is the same.
+    more = {"bundle_label_selector": selector} if selector else {}
+    return tune.PlacementGroupFactory(bundles, strategy=strategy, name=spec.study, **more)
+
+
+def _kept_off(config: Mapping[str, Any], num_nodes: int) -> list[str]:
+    """Ids of the nodes that the gang must not run on: those in quarantine, and where its settings failed before.
+
+    Where too few others are left it may run where it failed before; too few without those in quarantine end the run.
+    """
+    if "trial_dir" not in config:
+        return []
+    sick = [node.host for node in quarantined(study_folder(Path(config["trial_dir"])))]
+    avoided = list(config.get("avoid_hosts", ()))
+    if not sick and not avoided:
+        return []
+    nodes = ray.nodes()
+    alive = sum(bool(node["Alive"]) for node in nodes)
+    for hosts in ([*sick, *avoided], sick):
+        excluded = excluded_nodes(nodes, hosts)
+        if alive - len(excluded) >= num_nodes:
+            return excluded
+    return []
+
+
+def _require_healthy(spec: TrialSpec, study: Path) -> None:
+    """Tune would wait for ever for nodes that are not there, so the gang was placed anywhere.
+
+    Raises:
+        ClusterError: too few nodes are left outside quarantine.
+    """
+    sick = quarantined(study)
+    if not sick:
+        return
+    nodes = ray.nodes()
+    alive = sum(bool(node["Alive"]) for node in nodes)
+    out = excluded_nodes(nodes, [node.host for node in sick])
+    if alive - len(out) < spec.gang.num_nodes:
+        raise ClusterError(
+            f"{spec.gang.num_nodes} nodes are needed, but {len(out)} of {alive} are in quarantine: "
+            + "; ".join(f"{node.host}: {node.reason}" for node in sick),
+            hint=f"have them checked, then remove their files from {study / FOLDER}",
+        )
 
 
 def run_trial(config: Mapping[str, Any]) -> None:
@@ -44,12 +97,14 @@ def run_trial(config: Mapping[str, Any]) -> None:
 
     Args:
         config: ``spec`` (a TrialSpec as a mapping), ``trial_dir`` (its folder, visible from here) and optionally
-            ``fingerprint`` (key of the compile caches) and ``argv`` (program of a rank).
+            ``fingerprint`` (key of the compile caches), ``argv`` (program of a rank) and ``avoid_hosts`` (where the
+            same settings failed before).
 
     What goes wrong outside the gang (the folder cannot be seen, a bug) is reported as ``failure`` with a ``hint``.
     """
     try:
         spec = spec_from(config["spec"])
+        _require_healthy(spec, study_folder(Path(config["trial_dir"])))
         gang = RayGang(argv=config.get("argv"), fingerprint=config.get("fingerprint"))
         outcome = execute(gang, spec, Path(config["trial_dir"]))
     # Tune would keep these to itself: the driver would learn only that the trial failed.
@@ -83,12 +138,15 @@ def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
         with (folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1) as steps:
             run = run_gang(gang, spec, on_step=lambda record: _append(steps, record))
         write_atomically(folder / "node-0.log", _logs(gang, run).encode())
+        if run.stacks:
+            write_atomically(folder / "stacks.txt", _stacks(run).encode())
     finally:
         gang.close()
     if run.resolved is not None:
         run = _with_container_beside(run, run.resolved, folder)
         write_atomically(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False).encode())
     outcome = judge(spec, run)
+    put_in_quarantine(study_folder(folder), sick_nodes(run), spec.trial)
     write_atomically(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1).encode())
     return outcome
 
@@ -99,6 +157,11 @@ def _with_container_beside(run: GangRun, resolved: Mapping[str, Any], folder: Pa
     if container is not None:
         write_atomically(folder / "ConfigContainer.yaml", yaml.safe_dump(container, sort_keys=False).encode())
     return replace(run, resolved={name: value for name, value in resolved.items() if name != "container"})
+
+
+def _stacks(run: GangRun) -> str:
+    """What every rank was doing when its time was up, each under a heading."""
+    return "".join(f"==> rank {rank} <==\n{text}\n" for rank, text in sorted(run.stacks.items()))
 
 
 def _append(file: Any, record: StepRecord) -> None:

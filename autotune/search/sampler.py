@@ -7,7 +7,7 @@ creates no trial and costs milliseconds.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.exceptions import ExperimentalWarning
@@ -31,6 +31,7 @@ class PointSampler(BaseSampler):
         accept: Whether a point is worth a trial.
         instead: The point to take when so many draws in a row were not accepted; None = there is none, and
             whatever is drawn next is taken.
+        counts: Which trials it learns from: those of the present epoch, since nothing is ranked across.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class PointSampler(BaseSampler):
         seed: int,
         accept: Callable[[Point], bool],
         instead: Callable[[], Point | None],
+        counts: Callable[[FrozenTrial], bool] = lambda _: True,
     ) -> None:
         self._parameters = parameters
         self._accept = accept
         self._instead = instead
+        self._counts = counts
         self._inner_space: dict[str, BaseDistribution] = {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)  # `group` has been experimental since 2021
@@ -54,7 +57,7 @@ class PointSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters: every point is drawn as a whole."""
-        self._inner_space = self._inner.infer_relative_search_space(study, trial)
+        self._inner_space = self._inner.infer_relative_search_space(self._part_of(study), trial)
         return {parameter.name: distribution(parameter) for parameter in self._parameters}
 
     def sample_relative(
@@ -72,7 +75,7 @@ class PointSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """The inner sampler's; reached only for points that were queued incompletely."""
-        return self._inner.sample_independent(study, trial, param_name, param_distribution)
+        return self._inner.sample_independent(self._part_of(study), trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """The inner sampler's."""
@@ -88,6 +91,7 @@ class PointSampler(BaseSampler):
 
     def _draw(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """One point: jointly what TPE draws jointly, the rest one by one."""
+        study = self._part_of(study)
         joint = self._inner.sample_relative(study, trial, self._inner_space)
         codes: dict[str, Any] = {}
         for parameter in self._parameters:
@@ -99,6 +103,27 @@ class PointSampler(BaseSampler):
                     else self._inner.sample_independent(study, trial, name, distribution(parameter))
                 )
         return codes
+
+    def _part_of(self, study: Study) -> Study:
+        return cast(Study, _PartOfStudy(study, self._counts))
+
+
+class _PartOfStudy:
+    """A study that shows some of its trials only; everything else is the study's own."""
+
+    def __init__(self, study: Study, counts: Callable[[FrozenTrial], bool]) -> None:
+        self._whole = study
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def get_trials(self, *arguments: Any, **options: Any) -> list[FrozenTrial]:
+        return [trial for trial in self._whole.get_trials(*arguments, **options) if self._counts(trial)]
+
+    def _get_trials(self, *arguments: Any, **options: Any) -> list[FrozenTrial]:
+        """What Optuna's own samplers call."""
+        return [trial for trial in self._whole._get_trials(*arguments, **options) if self._counts(trial)]
 
 
 def distribution(parameter: Parameter) -> CategoricalDistribution:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from ray.tune.search import Searcher
 from autotune.errors import RunError
 from autotune.measure.account import remaining_s
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.settle import hosts_to_avoid, in_doubt_lost
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.search.proposal import Proposal
@@ -38,6 +39,7 @@ class StudySearcher(Searcher):
         on_end: Called with every outcome, launched or not.
         clock: Unix time, for the deadline of the run.
         stop_at_s: The deadline as Unix time; None = there is none.
+        hosts: Where trials may run: a crash of a first sighting runs again on another of them.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class StudySearcher(Searcher):
         on_end: Callable[[TrialOutcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         stop_at_s: float | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study = study
@@ -59,6 +62,7 @@ class StudySearcher(Searcher):
         self._on_end = on_end
         self._clock = clock
         self._stop_at_s = stop_at_s
+        self._hosts = hosts
         self._running: dict[str, Proposal] = {}
         self._reported = {outcome.trial for outcome in study.outcomes()}
         self._lost_in_a_row = 0
@@ -86,6 +90,7 @@ class StudySearcher(Searcher):
             "spec": asdict(self._request.spec(proposal.trial, proposal.point)),
             "trial_dir": str(folder),
             "fingerprint": self._surroundings.fingerprint,
+            "avoid_hosts": hosts_to_avoid(self._study.outcomes(), proposal.settings),
         }
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -107,7 +112,7 @@ class StudySearcher(Searcher):
                 f"{_MOST_LOST} trials in a row were lost, the last one because {outcome.reason}",
                 hint="the study keeps what had finished; look at the nodes in the Ray dashboard",
             )
-        self._study.tell(outcome)
+        self._study.tell(in_doubt_lost(outcome, self._study.outcomes(), self._hosts))
         self._report_new()
 
     def save(self, checkpoint_path: str) -> None:
@@ -121,11 +126,8 @@ class StudySearcher(Searcher):
         return {}
 
     def _refusal(self) -> str | None:
-        account = self._study.account()
-        if not account.pays:
-            return f"one more trial is expected to save {account.gain:.2%} of a step, which does not pay for it"
         left_s = remaining_s(self._clock(), self._stop_at_s, os.environ)
-        return account.refusal(running=len(self._running), remaining_s=left_s)
+        return self._study.account().refusal(running=len(self._running), remaining_s=left_s)
 
     def _report_new(self) -> None:
         for outcome in self._study.outcomes():

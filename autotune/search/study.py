@@ -21,6 +21,7 @@ from autotune.measure.account import Account, account_of
 from autotune.measure.confirmation import confirmation_gpu_s
 from autotune.measure.difference import differences
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.settle import against_baseline
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.search.epochs import SURROUNDINGS, Epoch, epochs_of
@@ -57,6 +58,7 @@ class Study:
         self._random = random.Random(request.seed)  # noqa: S311 - no secret
         # What this epoch knows, kept in memory because the lock makes us the only writer.
         self._outcomes: dict[int, TrialOutcome] = {}
+        self._baseline = request.settings(request.space.baseline)
         self._tried: dict[str, int] = {}
         self._running: dict[int, bool] = {}  # launched and not ended; whether it probes suspect rules
         self._open: dict[int, optuna.trial.Trial] = {}
@@ -67,7 +69,9 @@ class Study:
             study_name=request.study,
             load_if_exists=True,
             directions=DIRECTIONS,
-            sampler=PointSampler(request.space.parameters, request.seed, self._worth_a_trial, self._untried),
+            sampler=PointSampler(
+                request.space.parameters, request.seed, self._worth_a_trial, self._untried, self._in_epoch
+            ),
         )
         self._check_identity()
         self._read(self._last_fingerprint())
@@ -81,6 +85,7 @@ class Study:
         """
         self._surroundings = surroundings
         self._request = replace(self._request, pinned=surroundings.pinned)
+        self._baseline = self._request.settings(self._request.space.baseline)
         self._study.set_user_attr(SURROUNDINGS + surroundings.fingerprint, asdict(surroundings))
         self._settle()
         self._read(surroundings.fingerprint)
@@ -121,6 +126,7 @@ class Study:
         if trial is None:
             return
         self._running.pop(outcome.trial, None)
+        outcome = self._in_parity(outcome)
         trial.set_user_attr("outcome", outcome.to_dict())
         self._outcomes[outcome.trial] = outcome
         if outcome.state is TrialState.UNAVAILABLE:
@@ -137,7 +143,11 @@ class Study:
 
     def outcomes(self) -> list[TrialOutcome]:
         """How the trials of the present epoch ended, in order; answered duplicates are not among them."""
-        return [self._outcomes[number] for number in sorted(self._outcomes)]
+        return [self._in_parity(self._outcomes[number]) for number in sorted(self._outcomes)]
+
+    def _in_parity(self, outcome: TrialOutcome) -> TrialOutcome:
+        """The outcome, compared with the baseline's numbers if those are known by now."""
+        return against_baseline(outcome, self._outcomes.values(), self._baseline, self._request.contract.precision)
 
     def launched(self) -> int:
         """Launched trials of the present epoch that count: ended, and not to be run again."""
@@ -150,7 +160,7 @@ class Study:
         return account_of(self._request, self.outcomes(), gpu_s / 3600)
 
     def epochs(self) -> list[Epoch]:
-        """The stacks on which trials have ended, the oldest first; only the last one is ranked."""
+        """The stacks on which trials have ended, the oldest first; nothing is ranked across them."""
         return epochs_of(self._study.user_attrs, self._trials())
 
     @property
@@ -185,6 +195,9 @@ class Study:
         if self._request.probe_rules and probes(self._request, settings, self._here.stack):
             return self._probing()  # refused now, it would never be tried
         return not self._only_legal or not violations(self._request, settings, self._here.stack)
+
+    def _in_epoch(self, trial: FrozenTrial) -> bool:
+        return bool(trial.user_attrs.get("fingerprint") == self._here.fingerprint)
 
     def _untried(self) -> Point | None:
         return untried(self._request, self._here, self._tried, self._random, self._probing())

@@ -64,7 +64,6 @@ class Effort:
 def effort_of(
     plan: ConfirmPlan,
     contract: Contract,
-    *,
     budget_gpu_hours: float | None = None,
     pays_back_after: int | None = None,
     confirm: int | None = None,

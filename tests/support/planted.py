@@ -106,6 +106,7 @@ class Planted:
         self.env: dict[str, str] = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         self.package("torch")
         self.package("megatron.core.transformer.moe", fused_a2a=FLAGS.format(True))
+        self.megatron_core("0.16.1")
         self.gpus(gpus)
         self.compiler(NVCC)
 
@@ -118,6 +119,11 @@ class Planted:
         (folder / "__init__.py").write_text(body)
         for module, text in modules.items():
             (folder / f"{module}.py").write_text(text)
+
+    def megatron_core(self, version: str) -> None:
+        metadata = self.folder / "megatron_core-0.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: megatron-core\nVersion: {version}\n")
 
     def gpus(self, gpus: list[dict[str, object]] | None) -> None:
         (self.folder / "pynvml.py").write_text(NVML.replace("{gpus!r}", repr(gpus)))

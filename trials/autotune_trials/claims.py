@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+
 @dataclass(frozen=True)
 class Claim:
     """What some ranks showed alike.

@@ -14,8 +14,8 @@ Every event has ``event`` and ``time_s`` (Unix time). Further fields:
     alive     (a sign of life of a rank that has nothing else to say)
     finished  steps, peak_memory_bytes, peak_memory_kind (``rss_over_imports`` on a CPU: peak resident memory minus
               that after imports; ``cuda_allocated``; ``log_lines``; ``rss`` of a command's processes on a CPU; null and
-              ``not_said`` where a command's rank printed none); resolved, where more is known at the end; claim, as it is
-              at the end
+              ``not_said`` where a command's rank printed none); resolved and claim, as
+              they are at the end
     failed    kind (rejected: the configuration was refused at build | out_of_memory | numerics | exception), error
               (class name), message
 

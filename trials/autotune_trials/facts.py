@@ -10,11 +10,17 @@ import json
 import os
 import platform
 import socket
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]
+
+_APPTAINER_LABELS = Path("/.singularity.d/labels.json")
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64",
+)  # fmt: skip
 
 _DISTRIBUTIONS = {
     "torch": ("torch",),
@@ -33,7 +39,10 @@ def node_facts() -> Facts:
     """What this node is, as a JSON-able mapping.
 
     Keys: ``host``, ``python``, ``machine``, ``cpu``, ``cpu_count`` (cores this process may use), ``versions`` (those
-    installed), ``gpus`` (names, empty without NVML) and ``gpu_driver`` (None without NVML).
+    installed), ``system`` (the operating system's name), ``container`` (what identifies the image; None where nothing
+    does), ``nccl_library`` (file of a NCCL that no distribution brought; None without one), ``gpus`` (names, empty
+    without NVML), ``gpu_driver`` (None without NVML) and ``gpu_topology`` (per pair of GPUs how far they are apart on
+    the bus, per GPU its active NVLinks; None where NVML does not say).
     """
     return {
         "host": socket.gethostname(),
@@ -42,6 +51,9 @@ def node_facts() -> Facts:
         "cpu": _cpu_model(),
         "cpu_count": len(os.sched_getaffinity(0)),
         "versions": _versions(),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", "") if Path("/etc/os-release").exists() else "",
+        "container": container(os.environ),
+        "nccl_library": _nccl_library(),
         **_gpus(),
     }
 
@@ -56,6 +68,28 @@ def fingerprint(facts: Facts) -> str:
 def gpu_names() -> list[str]:
     """Names of this node's GPUs, in NVML's order; empty without a GPU, its driver or the binding of NVML."""
     return list(_gpus()["gpus"])
+
+
+def container(environment: Mapping[str, str]) -> str | None:
+    """What identifies the container image, None where nothing does: no file in a container names its digest.
+
+    In this order: what the user or the launcher says (``AUTOTUNE_CONTAINER``, best a digest), the build number that
+    images of NVIDIA's registry carry, the build labels of an Apptainer image, its file.
+    """
+    if said := environment.get("AUTOTUNE_CONTAINER"):
+        return said
+    if build := environment.get("NVIDIA_BUILD_ID"):
+        return f"nvidia-build-{build}"
+    if _APPTAINER_LABELS.exists():
+        return f"apptainer-labels-{hashlib.sha256(_APPTAINER_LABELS.read_bytes()).hexdigest()[:12]}"
+    return environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER")
+
+
+def _nccl_library() -> str | None:
+    """File name, and with it the version, of the NCCL that the loader would find outside of Python's packages."""
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), *_LIBRARY_FOLDERS]
+    found = (Path(folder) / "libnccl.so.2" for folder in folders if folder)
+    return next((path.resolve().name for path in found if path.exists()), None)
 
 
 def _versions() -> dict[str, str]:
@@ -79,7 +113,7 @@ def _cpu_model() -> str:
 
 
 def _gpus() -> dict[str, Any]:
-    none: dict[str, Any] = {"gpus": [], "gpu_driver": None}
+    none: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_topology": None}
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -88,11 +122,34 @@ def _gpus() -> dict[str, Any]:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-        return {"gpus": names, "gpu_driver": _text(nvml.nvmlSystemGetDriverVersion())}
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        return {"gpus": names, "gpu_driver": driver, "gpu_topology": _topology(nvml, handles)}
     except nvml.NVMLError:
         return none
     finally:
         nvml.nvmlShutdown()
+
+
+def _topology(nvml: Any, handles: list[Any]) -> dict[str, Any] | None:
+    try:
+        distances = [
+            [int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)) for other in handles[:index]]
+            for index, one in enumerate(handles)
+        ]
+        return {"distances": distances, "nvlinks": [_nvlinks(nvml, handle) for handle in handles]}
+    except (nvml.NVMLError, AttributeError):  # an older driver, or an older binding
+        return None
+
+
+def _nvlinks(nvml: Any, handle: Any) -> int:
+    """Active NVLinks of a GPU; asking for the first link that it does not have ends the list."""
+    active = 0
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active += bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
+        except nvml.NVMLError:
+            break
+    return active
 
 
 def _text(value: str | bytes) -> str:

@@ -1,8 +1,8 @@
 """What happens to a node's GPUs and links while a trial runs on it: sampled beside the ranks, summed up at the end.
 
-Clocks, the reasons why they were lowered, temperature, processes of others; and counters that should not move: Xid, ECC,
-row remapping, NVLink, InfiniBand. Every reading that this driver or GPU does not have is left out. Standard library
-only; NVML is asked through its Python binding where that is installed.
+Clocks, the reasons why they were lowered, temperature, processes of others; and counters that should not move: Xid,
+ECC, row remapping, NVLink, InfiniBand. Every reading that this driver or GPU does not have is left out. Standard
+library only; NVML is asked through its Python binding where that is installed.
 """
 
 import contextlib

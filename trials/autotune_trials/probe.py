@@ -12,6 +12,7 @@ process that asks. What is looked at in which order is in :mod:`autotune_trials.
 """
 
 import importlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -64,12 +65,21 @@ def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verd
             whose = str(found) if found is not None else ""
             notes = pass_levels(BACKENDS[backend], enter)
     except BaseException as error:  # a broken extension may raise anything, SystemExit included
-        kind = error.error if isinstance(error, UnusableError) else type(error).__name__
-        reason = (str(error).strip().splitlines() or [kind])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        kind = error.error if isinstance(error, UnusableError) else _kind(error, reason)
         fix = advice(reason, error=kind, provider=whose)
         seconds = time.monotonic() - started_s
         return verdict(backend, seconds, level=at, error=kind, reason=reason, fix=fix, provider=whose)
     return verdict(backend, time.monotonic() - started_s, level=at, provider=whose, notes=notes)
+
+
+def _kind(error: BaseException, reason: str) -> str:
+    """The class of an exception, but of an import that the dynamic linker refused, why it did."""
+    if isinstance(error, ImportError) and re.search(r"undefined symbol|version [`'].*' not found", reason):
+        return "AbiMismatch"
+    if isinstance(error, ImportError) and "cannot open shared object file" in reason:
+        return "MissingLibrary"
+    return type(error).__name__
 
 
 def main() -> None:

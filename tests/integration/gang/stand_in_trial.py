@@ -20,7 +20,8 @@ sys.stdout.write(f"rank {RANK} of trial {SPEC['trial']}\n")
 emit("started", pid=os.getpid())
 emit("imported", rss_bytes=1)
 resolved = {"settings": SPEC["settings"], "world_size": int(os.environ["WORLD_SIZE"]), "dispatcher_class": "none"}
-emit("built", build_s=0.0, **({"resolved": resolved} if RANK == 0 else {}))
+claim = {"settings": SPEC["settings"], "environment": {}}
+emit("built", build_s=0.0, claim=claim, **({"resolved": resolved} if RANK == 0 else {}))
 for step in range(1, SPEC["contract"]["steps"] + 1):
     fields = {"loss": 3.0, "grad_norm": 1.0, "tokens": TOKENS} if RANK == 0 else {}
     emit("step", step=step, step_time_s=0.01, **fields)

@@ -18,7 +18,7 @@ from .conftest import Command
 pytestmark = [pytest.mark.service, pytest.mark.trial]
 
 Outcomes = Callable[[Path], dict[int, dict[str, Any]]]
-START = ("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "3", "--json")
+START = ("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "3", "--confirm", "0", "--json")
 
 
 def interrupt_in_the_second_launch(

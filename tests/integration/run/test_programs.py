@@ -129,7 +129,7 @@ def test_a_study_of_a_recipe_ranks_what_was_built_and_catches_a_fallback(
 ) -> None:
     finished = own_command.run(
         "start", "--model", str(recipe_model), "--cluster", "local", "--trials", "2", "--study", "recipes", "--json",
-        "--trial", "bridge", "--override", "fail=fallback",
+        "--confirm", "0", "--trial", "bridge", "--override", "fail=fallback",
     )  # fmt: skip
 
     assert finished.returncode == 0, finished.stderr

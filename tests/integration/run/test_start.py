@@ -75,6 +75,21 @@ def test_alltoall_and_allgather_train_to_the_same_loss(
     assert first["losses"] == pytest.approx(second["losses"], abs=1e-4)
 
 
+def test_the_finalists_were_run_again_in_turns(command: Command, finished: Finished) -> None:
+    run, summary = finished
+    found = summary["confirmation"]
+    first, second = [entry["trial"] for entry in found["finalists"]]
+    policy = load_policy(Path(summary["policy"]))
+    again = [int(line.split()[1]) for line in run.stderr.splitlines() if line.startswith("again ")]
+
+    assert again[:4] == [first, second, second, first]
+    assert len(again) == len(list((command.home / "tiny-moe-local").glob("confirm/*/*/*/outcome.json")))
+    assert found["complete"]
+    assert summary["best"]["trial"] in found["tie_set"]
+    assert policy.evidence["step_time_s"]["repeats"] == found["repeats"] >= 2
+    assert policy.evidence["step_time_s"]["median"] == summary["best"]["step_time_s"]
+
+
 def test_the_policy_and_the_table_say_what_was_measured(command: Command, finished: Finished) -> None:
     summary = finished[1]
     folder = command.home / "tiny-moe-local"

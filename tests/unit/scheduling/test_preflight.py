@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from autotune.errors import ClusterError
-from autotune.scheduling.preflight import NodeReport, Preflight
+from autotune.request import load_request
+from autotune.scheduling.preflight import NodeReport, Preflight, fusions_of
 
 FACTS = {"python": "3.12", "cpu_count": 2, "versions": {"torch": "2.13"}, "gpus": []}
 
@@ -47,3 +50,19 @@ def test_nodes_with_different_software_are_refused():
     other = report("b", facts={**FACTS, "versions": {"torch": "2.12"}})
     with pytest.raises(ClusterError, match=r"nodes differ in versions: .*2\.13.* on a, but .*2\.12.* on b"):
         Preflight((report("a"), other)).surroundings()
+
+
+def test_a_fused_permutation_that_fails_on_one_node_is_pinned_off_and_is_another_stack():
+    good = Preflight((report("a", alltoall="", permute_fusion=""),))
+    bad = Preflight((report("a", alltoall="", permute_fusion=""), report("b", alltoall="", permute_fusion="no Triton")))
+    assert good.surroundings().pinned == {}
+    assert bad.surroundings().pinned == {"permute_fusion": False}
+    assert bad.surroundings().fingerprint != good.surroundings().fingerprint
+
+
+def test_the_fused_permutation_is_looked_at_where_a_trial_can_ask_for_it(tmp_path):
+    asked = load_request("tiny-moe", "local", home=tmp_path)
+    assert fusions_of(asked) == ["permute_fusion"]
+    others = tuple(each for each in asked.space.parameters if each.name != "permute_fusion")
+    assert fusions_of(replace(asked, space=replace(asked.space, parameters=others))) == []
+    assert fusions_of(load_request("dsv3", "gb300", home=tmp_path)) == ["permute_fusion"]

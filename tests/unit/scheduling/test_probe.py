@@ -1,12 +1,17 @@
 """The probe against planted packages that fail in every way that real ones do."""
 
+import platform
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from autotune_trials.preflight.elf import MACHINES
 from autotune_trials.probe import BACKENDS, probe_all
 from tests.support.planted import BUFFER, H100, HYBRID, UTILS, Planted
+from tests.support.shared_objects import fatbin, shared_object
 
 WORKS = BUFFER + HYBRID
 
@@ -140,6 +145,38 @@ def test_a_library_that_takes_other_calls_is_refused_before_it_runs(planted, old
     assert said in verdict["reason"]
 
 
+def test_an_optional_call_that_is_not_taken_is_a_note(planted):
+    planted.package("deep_ep", WORKS, utils=UTILS)
+    planted.megatron_core("0.19.2")
+    verdict = planted.probe("hybridep")["hybridep"]
+    assert verdict["available"] is True
+    [note] = [note for note in verdict["notes"] if note.startswith("signatures: ")]
+    assert note.startswith("signatures: permute_fusion_into_hybridep=true would silently do nothing")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    ("source", "flags", "error", "fix"),
+    [
+        ("void _Z14THPStream_WrapRKN3c106StreamE(void);", [], "AbiMismatch", "against the torch that is installed"),
+        ("void planted(void);", ["-L.", "-lnvshmem_host"], "MissingLibrary", "nvshmem"),
+    ],
+)
+def test_a_real_extension_that_the_linker_refuses(planted, source, flags, error, fix):
+    name = source.partition("(")[0].removeprefix("void ")
+    (planted.folder / "extension.c").write_text(f"{source}\nvoid *PyInit_deep_ep_cpp(void) {{ {name}(); return 0; }}\n")
+    (planted.folder / "other.c").write_text("void planted(void) {}\n")
+    compiler = [str(shutil.which("cc")), "-shared", "-fPIC", "-Wl,-z,now", "-o"]
+    library = planted.folder / "libnvshmem_host.so"
+    subprocess.run([*compiler, str(library), "other.c"], cwd=planted.folder, check=True)
+    subprocess.run([*compiler, "deep_ep_cpp.so", "extension.c", *flags], cwd=planted.folder, check=True)
+    library.unlink()
+    planted.package("deep_ep", "import deep_ep_cpp\n" + WORKS, utils=UTILS)
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == (error, "import")
+    assert fix in verdict["fix"]
+
+
 def test_a_compiler_is_needed_only_where_kernels_are_compiled_late(planted):
     planted.package("deep_ep", WORKS, utils=UTILS)
     planted.compiler("#!/bin/sh\nexit 3\n")
@@ -161,7 +198,7 @@ def test_gpus_that_are_divided_stop_a_dispatcher_with_kernels_of_its_own(planted
 def test_a_driver_that_hangs_is_told_as_a_hang_of_the_devices(planted):
     planted.package("deep_ep", WORKS, utils=UTILS)
     (planted.folder / "pynvml.py").write_text("def nvmlInit():\n    import time; time.sleep(300)\n")
-    verdict = planted.probe("deepep", timeout_s=0.9)["deepep"]
+    verdict = planted.probe("deepep", timeout_s=1.5)["deepep"]
     assert (verdict["error"], verdict["level"]) == ("Hang", "devices")
 
 
@@ -171,6 +208,23 @@ def test_a_shared_object_of_another_machine_is_not_imported(planted):
     verdict = planted.probe("deepep")["deepep"]
     assert (verdict["error"], verdict["level"]) == ("WrongMachine", "installed")
     assert "ELF machine 21" in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "error"), [([(2, 100)], "WrongGpu"), ([(2, 90), (2, 100)], ""), ([(1, 80)], ""), ([], "")]
+)
+def test_kernels_of_another_gpu_are_found_before_the_first_launch(planted, kernels, error):
+    planted.package("deep_ep", WORKS, utils=UTILS)
+    machine = {name: number for number, name in MACHINES.items()}[platform.machine()]
+    (planted.folder / "deep_ep_cpp.so").write_bytes(shared_object(fatbin(kernels), machine=machine))
+    planted.gpus([H100])
+    verdict = planted.probe("deepep")["deepep"]
+    assert verdict["error"] == error
+    assert verdict["provider"].startswith("DeepEP V1")
+    if error:
+        assert verdict["reason"].endswith("deep_ep_cpp.so was built for 10.0, but the GPU here has 9.0")
+        assert "TORCH_CUDA_ARCH_LIST" in verdict["fix"]
+    assert ("binary: unknown: no kernels were found in deep_ep_cpp.so" in verdict["notes"]) is (not kernels)
 
 
 @pytest.mark.trial

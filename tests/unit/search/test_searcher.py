@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
 from autotune.search.proposal import Proposal
 from autotune.search.study import Study
+from autotune.space.effort import ConfirmPlan, Effort
 from autotune_trials.spec import spec_from
 
 prepare()
@@ -130,6 +132,56 @@ def test_nothing_is_launched_after_the_deadline(
     run.finish("a", complete, 0)
 
     assert finished(run.searcher.suggest("b"))
+
+
+def costing(gpu_s: float, complete: Callable[[Proposal], TrialOutcome]) -> Callable[[Proposal], TrialOutcome]:
+    """Trials on two ranks that take half of it as wall time."""
+    return lambda proposal: replace(complete(proposal), gpu_s=gpu_s, wall_s=gpu_s / 2, startup_s=gpu_s / 2)
+
+
+def test_nothing_is_launched_that_the_budget_cannot_pay(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    plan = ConfirmPlan(repeats=0)
+    run = Run(request_for(trials=20, effort=Effort(budget_gpu_hours=0.0251, confirm=plan)), here)
+    launches = 0
+    while not finished(run.searcher.suggest(str(launches))):
+        run.finish(str(launches), costing(36.0, complete), launches)
+        launches += 1
+
+    assert launches == 2
+    assert run.study.account().spent_gpu_hours == pytest.approx(0.02)
+    assert "the next trial needs about 0.01" in str(run.searcher.stopped)
+
+
+def test_a_trial_that_runs_is_counted_before_another_is_launched(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    effort = Effort(budget_gpu_hours=0.0251, confirm=ConfirmPlan(repeats=0))
+    run = Run(request_for(trials=20, effort=effort), here)
+    run.searcher.suggest("a")
+    run.finish("a", costing(36.0, complete), 0)
+
+    assert run.searcher.suggest("b") is not None
+    assert run.searcher.suggest("c") is None  # not yet: "b" may turn out cheaper
+    assert len(run.launched) == 2
+
+
+def test_nothing_is_launched_that_the_allocation_would_cut_off(
+    request_for: Requests,
+    here: Surroundings,
+    complete: Callable[[Proposal], TrialOutcome],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "1000")
+    now = [900.0]
+    run = Run(request_for(trials=20, effort=Effort(confirm=ConfirmPlan(repeats=0))), here, clock=lambda: now[0])
+    run.searcher.suggest("a")
+    run.finish("a", costing(60.0, complete), 0)
+    now[0] = 975.0
+
+    assert finished(run.searcher.suggest("b"))
+    assert run.searcher.stopped == "25 s of wall time are left; the next trial needs about 30 s"
 
 
 def test_an_unknown_trial_changes_nothing(request_for: Requests, here: Surroundings) -> None:

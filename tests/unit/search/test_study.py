@@ -13,6 +13,7 @@ from autotune.errors import RequestError, StudyError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
+from autotune.search.epochs import difference
 from autotune.search.proposal import Proposal, require_legal_baseline, violations
 from autotune.search.storage import StudyLock, filesystem, open_storage
 from autotune.search.study import Study
@@ -198,6 +199,46 @@ def test_a_changed_stack_opens_a_new_epoch(request_for: Requests, here: Surround
     assert launched[0].digest == baseline.digest
     assert len(second.outcomes()) == 2
     assert second.launched() == 2
+
+
+def test_the_sampler_learns_nothing_across_epochs(
+    request_for: Requests, here: Surroundings, complete: Complete, tmp_path: Path
+) -> None:
+    changed = replace(here, fingerprint="stack-b")
+    request = request_for()
+    first = Study(request)
+    first.enter(here)
+    run(first, complete, 18)
+    second = Study(request)
+    second.enter(changed)
+    fresh_request = request_for(home=tmp_path / "fresh")
+    fresh_request.folder.mkdir(parents=True)
+    fresh = Study(fresh_request)
+    fresh.enter(changed)
+
+    launched = [proposal.digest for proposal in run(second, complete, 6)]
+
+    assert launched == [proposal.digest for proposal in run(fresh, complete, 6)]
+
+
+def test_epochs_are_told_with_what_changed_and_the_account_holds_them_all(
+    request_for: Requests, here: Surroundings, complete: Complete
+) -> None:
+    request = request_for()
+    first = Study(request)
+    first.enter(here)
+    run(first, lambda proposal: replace(complete(proposal), gpu_s=36.0), 3)
+    second = Study(request)
+    second.enter(replace(here, fingerprint="stack-b", stack={**here.stack, "torch": "2.14.0"}))
+    run(second, lambda proposal: replace(complete(proposal), gpu_s=36.0), 1)
+
+    before, after = second.epochs()
+
+    assert (before.fingerprint, after.fingerprint) == (here.fingerprint, "stack-b")
+    assert before.counts["COMPLETE"] == 3
+    assert after.counts == {"COMPLETE": 1}
+    assert difference(before, after) == "torch 2.13.0 -> 2.14.0"
+    assert second.account().spent_gpu_hours == pytest.approx(0.04)
 
 
 def test_a_finished_study_can_be_read_without_entering(

@@ -82,7 +82,8 @@ class Watch:
         if self._tells:
             batch = context.state.cfg.train.global_batch_size
             tokens = batch * context.state.cfg.model.seq_length
-            fields |= {"own_time_s": own_time_s, "step_time_s": slowest_s, "loss": loss, "grad_norm": grad_norm, "tokens": tokens}
+            fields |= {"step_time_s": slowest_s, "own_time_s": own_time_s}
+            fields |= {"loss": loss, "grad_norm": grad_norm, "tokens": tokens}
         self._events.write("step", **fields)
         for name, value in (("loss", loss), ("gradient norm", grad_norm)):
             if not math.isfinite(value):

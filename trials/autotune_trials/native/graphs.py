@@ -43,4 +43,4 @@ class Replays:
             self.count += 1
             replay(graph)
 
-        torch.cuda.CUDAGraph.replay = counted  # type: ignore[method-assign]
+        torch.cuda.CUDAGraph.replay = counted

@@ -28,8 +28,11 @@ _BY_TEXT = tuple(
             "install the library that is missing, or put its folder on LD_LIBRARY_PATH",
         ),
         (r"GLIBCXX|_ZNSt", "give the process the libstdc++ of the compiler that built the library"),
-        (r"undefined symbol.*nccl|nccl.*(too old|version)", "install the NCCL release that the library was built with"),
-        (r"undefined symbol|c10|ABI", "build the library again, from source, against the torch that is installed"),
+        (
+            r"undefined symbol.*nccl|(?i:nccl).*(too old|version)",
+            "install the NCCL release that the library was built with",
+        ),
+        (r"undefined symbol|\bABI\b", "build the library again, from source, against the torch that is installed"),
         (
             r"no kernel image|named symbol not found|was built for",
             "build the library again with TORCH_CUDA_ARCH_LIST set to this GPU's compute capability",
@@ -39,7 +42,11 @@ _BY_TEXT = tuple(
         (r"'HybridEPBuffer'|no HybridEPBuffer", "build DeepEP from its hybrid-ep branch"),
         (r"'EventOverlap'", "build DeepEP V1, or its hybrid-ep branch, from source"),
         (r"compil|nvcc", "use a container with CUDA's compiler and set CUDA_HOME to it"),
-        (r"megatron-core is not installed|torch", "pip install 'moe-autotune[trial]'"),
+        (r"megatron-core is not installed|this torch was built", "pip install 'moe-autotune[trial]'"),
+        (
+            r"Transformer Engine \(TE\)|Please install TE",
+            "pip install --no-build-isolation 'transformer-engine[pytorch]'",
+        ),
     )
 )
 _MISSING = {

@@ -26,7 +26,7 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-def refusals(calls: tuple[Call, ...], release: Release | None) -> list[str]:
+def refusals(calls: tuple[Call, ...], release: Release | None) -> list[tuple[Call, str]]:
     """What is refused of the calls that a Megatron-Core release makes; of an unknown release, only the oldest ones."""
     made = [call for call in calls if call.since <= (release or (0, 16))]
-    return [why for call in made if (why := refusal(call)) is not None]
+    return [(call, why) for call in made if (why := refusal(call)) is not None]

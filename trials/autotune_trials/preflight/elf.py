@@ -57,7 +57,7 @@ def targets(path: Path) -> frozenset[Target]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         try:
             return frozenset(target for start, end in _fatbins(image) for target in _entries(image, start, end))
-        except struct.error:  # cut off, or a layout that is newer than this reader
+        except (struct.error, OverflowError, IndexError):  # cut off, or a layout that this reader does not know
             return frozenset()
 
 

@@ -161,6 +161,7 @@ def _exchange(name: str) -> str:
     back, expected = EXCHANGES[name](Tokens(rank, ranks, device), torch.distributed.group.WORLD)
     if cuda:
         torch.cuda.synchronize()  # kernels fail late
+    torch.distributed.barrier()  # another rank may still read from this one's memory
     return compare(back, expected)
 
 

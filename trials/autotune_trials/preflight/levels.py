@@ -109,10 +109,12 @@ def _import(backend: Backend) -> Notes:
 
 
 def _signatures(backend: Backend) -> Notes:
-    refused = refusals(backend.calls, megatron_release())
-    if refused:
-        raise UnusableError("Signature", refused[0])
-    return []
+    notes: Notes = []
+    for call, why in refusals(backend.calls, megatron_release()):
+        if call.setting is None:
+            raise UnusableError("Signature", why)
+        notes.append(f"{call.setting}=true would silently do nothing: {why}")
+    return notes
 
 
 def _binary(backend: Backend) -> Notes:

@@ -1,12 +1,16 @@
 """One node, seen from itself: what it is, what its devices say, and what it can run."""
 
+import os
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune_policies.backends import BACKENDS
-from autotune_trials.facts import Facts, node_facts
+from autotune_policies.surroundings import topology_of
+from autotune_trials.caches import cache_variables
+from autotune_trials.facts import Facts, fingerprint, node_facts
 from autotune_trials.preflight import devices, nvml
 from autotune_trials.preflight.cache import VerdictCache
 from autotune_trials.preflight.devices import Finding
@@ -57,15 +61,16 @@ def inspect_node(
     names = list(dict.fromkeys(subjects))
     facts = node_facts()
     gpus, findings = _devices(env)
-    cache = None
+    cache, full_env = None, dict(env)
     if scratch is not None:
+        full_env = {**cache_variables(scratch, fingerprint(facts)), **env}
         steady = [asdict(finding) for finding in findings if finding.name != "neighbours"]
         cache = VerdictCache(scratch / "preflight", {"facts": facts, "findings": steady, "env": dict(env)})
     known = {name: kept for name in names if cache and (kept := cache.get(name)) is not None}
-    fresh = probe_all([name for name in names if name not in known and name != PERMUTE_FUSION], env, timeout_s)
+    fresh = probe_all([name for name in names if name not in known and name != PERMUTE_FUSION], full_env, timeout_s)
     for name in names:
         if name not in known:
-            fresh[name] = _with_exchange(name, fresh.get(name), gpus, env)
+            fresh[name] = _with_exchange(name, fresh.get(name), gpus, full_env)
             if cache:
                 cache.keep(fresh[name])
     verdicts = {**known, **fresh}
@@ -79,7 +84,7 @@ def _with_exchange(name: str, passed: Verdict | None, gpus: int, env: Mapping[st
         return passed
     before = passed or verdict(name, 0.0, level="permute")
     ranks = 1 if name == PERMUTE_FUSION else min(_EXCHANGE_RANKS, gpus)
-    least = 1 if name == PERMUTE_FUSION else BACKENDS[name].limits.min_group
+    least = _EXCHANGE_RANKS if name in BACKENDS and BACKENDS[name].flex else 1
     if gpus < least or ranks < 1:
         level = "permute" if name == PERMUTE_FUSION else "exchange"
         said = f"{level}: not tried: GPUs here: {gpus}, needed: {least}"
@@ -97,12 +102,16 @@ def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    # The cluster's variables may speak of the domain of a whole study; here a domain is these ranks.
+    group = {"dispatcher": name, "expert_parallel": ranks, "expert_tensor_parallel": 1}
+    topology = topology_of(group, nvlink_domain_gpus=ranks, gpus_per_node=ranks)
+    shared = {**env, **topology, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
     probes = [
         Probe(
             name,
             ["autotune_trials.preflight.exchange", name],
             {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+            level="permute" if name == PERMUTE_FUSION else "exchange",
         )
         for rank in range(ranks)
     ]
@@ -114,10 +123,16 @@ def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float
 
 def _devices(env: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
     """GPUs to be seen, and findings, asked for in a process of its own: a driver in trouble hangs whoever asks."""
-    [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node"], env)], _DEVICES_TIMEOUT_S)
+    [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node"], env, _DEVICES)], _DEVICES_TIMEOUT_S)
     if not answer["available"]:
         return 0, (Finding(_DEVICES, "fail", f"{answer['error']}: {answer['reason']}", "see dmesg and nvidia-smi"),)
     return int(answer["gpus"]), tuple(Finding(**finding) for finding in answer["findings"])
+
+
+def _visible() -> int:
+    """How many GPUs a trial's processes may use: NVML sees the others too."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return sys.maxsize if named is None else len([word for word in named.split(",") if word.strip()])
 
 
 def main() -> None:
@@ -126,7 +141,7 @@ def main() -> None:
     answer.reached("devices")
     gpus = nvml.read_gpus()
     findings = devices.gpu_findings(gpus) + (devices.network_findings() if gpus else ())
-    told = {"gpus": len(gpus), "findings": [asdict(finding) for finding in findings]}
+    told = {"gpus": min(len(gpus), _visible()), "findings": [asdict(finding) for finding in findings]}
     answer.finish({**verdict(_DEVICES, 0.0, level="devices"), **told})
 
 

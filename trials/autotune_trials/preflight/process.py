@@ -26,10 +26,12 @@ class Probe:
         subject: What it looks at; its verdict has the same word.
         arguments: Words after ``python -m``.
         env: Variables set on top of this process's own.
+        level: Where it is until it says that it has reached another level.
     """
 
-    def __init__(self, subject: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, subject: str, arguments: Sequence[str], env: Mapping[str, str], level: str = "import") -> None:
         self.subject = subject
+        self._level = level
         self._marker = uuid.uuid4().hex
         self._started_s = time.monotonic()
         self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -45,7 +47,7 @@ class Probe:
         lines = list(self._lines())
         if code == 0 and lines and lines[-1].get("backend") == self.subject and "available" in lines[-1]:
             return lines[-1]
-        level = next((str(line["level"]) for line in reversed(lines) if "level" in line), "import")
+        level = next((str(line["level"]) for line in reversed(lines) if "level" in line), self._level)
         doing = _DOING.get(level, f"the {level}" if level == "import" else f"the check of its {level}")
         if code is None:
             return self._unavailable(level, "Hang", f"{doing} did not come back within {timeout_s:g} s")

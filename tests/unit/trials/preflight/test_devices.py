@@ -1,11 +1,12 @@
 """What NVML and device files say of a node, and what that means."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from autotune_trials.preflight import nvml
 from autotune_trials.preflight.devices import gpu_findings, network_findings
 from autotune_trials.preflight.nvml import Gpu, read_gpus
 from tests.support.planted import H100, Planted
@@ -20,10 +21,9 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
 
     def make(gpus: list[dict[str, object]] | None) -> None:
         Planted(tmp_path, gpus)
-        scope: dict[str, object] = {}
-        exec(compile((tmp_path / "pynvml.py").read_text(), "pynvml.py", "exec"), scope)  # noqa: S102 - our own text
-        module = type("Module", (), {name: staticmethod(v) if callable(v) else v for name, v in scope.items()})
-        monkeypatch.setattr(nvml.importlib, "import_module", {"pynvml": module}.__getitem__)
+        module = ModuleType("pynvml")
+        exec((tmp_path / "pynvml.py").read_text(), module.__dict__)
+        monkeypatch.setitem(sys.modules, "pynvml", module)
 
     return make
 

@@ -68,6 +68,9 @@ def test_a_folder_without_code_and_a_missing_package(tmp_path: Path, monkeypatch
         ("No NVLink connection between GPU 0 and GPU 0", "every rank see all GPUs"),
         ("cannot import name 'HybridEPBuffer' from 'deep_ep'", "hybrid-ep"),
         ("No module named 'deep_ep'", "from source"),
+        ("Transformer Engine (TE) fused kernel is not available", "transformer-engine[pytorch]"),
+        ("NCCL is too old", "NCCL release"),
+        ("CUDA out of memory in torch, CAPABILITY 9.0", ""),
         ("quite another thing", ""),
     ],
 )

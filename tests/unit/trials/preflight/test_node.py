@@ -1,0 +1,92 @@
+"""One node with planted libraries and planted GPUs, seen as the preflight sees it."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune_trials.preflight.exchange import PERMUTE_FUSION
+from autotune_trials.preflight.node import inspect_node, run_exchange
+from tests.support.planted import BUFFER, H100, UTILS, Planted
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Planted:
+    planted = Planted(tmp_path)
+    planted.package("deep_ep", BUFFER, utils=UTILS)
+    return planted
+
+
+def test_without_gpus_nothing_is_exchanged_and_that_is_said(planted: Planted, tmp_path: Path) -> None:
+    report = inspect_node(["deepep", PERMUTE_FUSION], planted.env, 10.0)
+    assert list(report.verdicts) == ["deepep", PERMUTE_FUSION]
+    assert report.verdicts["deepep"]["available"] is True
+    assert "exchange: not tried: GPUs here: 0, needed: 2" in report.verdicts["deepep"]["notes"]
+    assert "permute: not tried: GPUs here: 0, needed: 1" in report.verdicts[PERMUTE_FUSION]["notes"]
+    assert [(found.name, found.state) for found in report.findings] == [("gpus", "unknown")]
+
+
+def test_with_gpus_an_exchange_has_the_last_word(planted: Planted) -> None:
+    planted.gpus([H100, H100])
+    report = inspect_node(["deepep", PERMUTE_FUSION], planted.env, 10.0)
+    for name, level in (("deepep", "exchange"), (PERMUTE_FUSION, "permute")):
+        verdict = report.verdicts[name]  # the planted torch has nothing in it
+        assert (verdict["available"], verdict["level"]) == (False, level)
+        assert verdict["error"] == "AttributeError"
+    assert report.findings[0].says == "2 x NVIDIA H100, 18 NVLinks each"
+
+
+def test_gpus_that_trials_may_not_use_do_not_count(planted: Planted) -> None:
+    planted.gpus([H100, H100])
+    planted.env["CUDA_VISIBLE_DEVICES"] = "1"
+    [verdict] = inspect_node(["deepep"], planted.env, 10.0).verdicts.values()
+    assert "exchange: not tried: GPUs here: 1, needed: 2" in verdict["notes"]
+
+
+def test_what_failed_before_is_not_exchanged(planted: Planted) -> None:
+    planted.gpus([H100, H100])
+    planted.package("deep_ep", "raise ImportError('libnvshmem_host.so.3: cannot open shared object file')")
+    [verdict] = inspect_node(["deepep"], planted.env, 10.0).verdicts.values()
+    assert verdict["level"] == "import"
+
+
+def test_a_good_verdict_is_not_looked_for_again(planted: Planted, tmp_path: Path) -> None:
+    first = inspect_node(["deepep"], planted.env, 10.0, tmp_path / "scratch").verdicts["deepep"]
+    planted.package("deep_ep", "raise ImportError('changed')", utils=UTILS)
+    assert inspect_node(["deepep"], planted.env, 10.0, tmp_path / "scratch").verdicts["deepep"] == first
+
+
+def test_everything_is_looked_at_again_without_a_folder_and_on_other_devices(planted: Planted, tmp_path: Path) -> None:
+    inspect_node(["deepep"], planted.env, 10.0, tmp_path / "scratch")
+    planted.package("deep_ep", "raise ImportError('changed')", utils=UTILS)
+    assert inspect_node(["deepep"], planted.env, 10.0).verdicts["deepep"]["reason"] == "changed"
+    planted.gpus([H100])
+    assert inspect_node(["deepep"], planted.env, 10.0, tmp_path / "scratch").verdicts["deepep"]["reason"] == "changed"
+
+
+def test_a_driver_that_crashes_is_a_finding(planted: Planted) -> None:
+    (planted.folder / "pynvml.py").write_text("import os; os.abort()")
+    report = inspect_node(["deepep"], planted.env, 10.0)
+    assert (report.findings[0].name, report.findings[0].state) == ("devices", "fail")
+    assert "the check of its devices was ended by SIGABRT" in report.findings[0].says
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "reason"),
+    [
+        ("import os; os.abort()", "Crash", "the exchange of tokens was ended by SIGABRT"),
+        ("import time; time.sleep(300)", "Hang", "the exchange of tokens did not come back within 0.8 s"),
+        ("import sys; sys.exit(3)", "SystemExit", "3"),
+        ("raise RuntimeError('CUDA error: no kernel image is available')", "RuntimeError", "CUDA error: no kernel"),
+    ],
+)
+def test_an_exchange_that_fails_is_told(planted: Planted, body: str, error: str, reason: str) -> None:
+    planted.package("torch", body)
+    found = run_exchange("deepep", 2, planted.env, timeout_s=0.8 if error == "Hang" else 20.0)
+    assert (found["error"], found["level"]) == (error, "exchange")
+    assert found["reason"].startswith(reason)
+
+
+def test_the_rank_that_failed_is_named_and_not_the_one_that_waits_for_it(planted: Planted) -> None:
+    wait = "import os, time\nif os.environ['RANK'] == '0': time.sleep(300)\n"
+    planted.package("torch", wait + "raise RuntimeError('rank 1 has no GPU')")
+    assert run_exchange("deepep", 2, planted.env, timeout_s=30.0)["reason"] == "rank 1 has no GPU"
