@@ -99,12 +99,11 @@ def refusal(
     if budget_gpu_hours is not None:
         left = budget_gpu_hours - spent_gpu_hours
         if left <= 0.0 or needed_gpu_hours > left:
-            return (
-                f"the budget has {max(0.0, left):.3g} of {budget_gpu_hours:.4g} GPU-hours left; "
-                f"the next trial needs about {needed_gpu_hours:.3g}"
-            )
+            needs = f"; the next trial needs about {needed_gpu_hours:.3g}" if next_trial else ""
+            return f"the budget has {max(0.0, left):.3g} of {budget_gpu_hours:.4g} GPU-hours left{needs}"
     if remaining_s is not None and (remaining_s <= 0.0 or needed_s > remaining_s):
-        return f"{max(0.0, remaining_s):.0f} s of wall time are left; the next trial needs about {needed_s:.0f} s"
+        needs = f"; the next trial needs about {needed_s:.0f} s" if next_trial else ""
+        return f"{max(0.0, remaining_s):.0f} s of wall time are left{needs}"
     return None
 
 

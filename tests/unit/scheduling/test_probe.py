@@ -66,9 +66,9 @@ pathlib.Path({str(pid_file)!r}).write_text(str(child.pid))
 time.sleep(300)
 """
     planted.package("deep_ep", body, utils=UTILS)
-    verdict = planted.probe("deepep", timeout_s=0.9)["deepep"]
+    verdict = planted.probe("deepep", timeout_s=3.0)["deepep"]
     assert (verdict["available"], verdict["error"]) == (False, "Hang")
-    assert "0.9 s" in verdict["reason"]
+    assert "3 s" in verdict["reason"]
     stat = Path(f"/proc/{pid_file.read_text()}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
@@ -198,7 +198,7 @@ def test_gpus_that_are_divided_stop_a_dispatcher_with_kernels_of_its_own(planted
 def test_a_driver_that_hangs_is_told_as_a_hang_of_the_devices(planted):
     planted.package("deep_ep", WORKS, utils=UTILS)
     (planted.folder / "pynvml.py").write_text("def nvmlInit():\n    import time; time.sleep(300)\n")
-    verdict = planted.probe("deepep", timeout_s=1.5)["deepep"]
+    verdict = planted.probe("deepep", timeout_s=3.0)["deepep"]
     assert (verdict["error"], verdict["level"]) == ("Hang", "devices")
 
 
