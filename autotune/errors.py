@@ -6,6 +6,7 @@
     |-- StudyError          the study storage cannot be used, or holds another contract; exit status 2
     |-- ClusterError        the cluster cannot do what the run needs; exit status 2
     `-- RunError            the run itself failed; exit status 1
+        `-- InterruptionError   somebody ended it; exit status 130, where 1 would be an answer
 
 Everything else that is raised is a bug and keeps its traceback.
 """
@@ -52,3 +53,9 @@ class ClusterError(AutotuneError):
 
 class RunError(AutotuneError):
     """The run ended without a result; the study keeps what was finished and can be resumed."""
+
+
+class InterruptionError(RunError):
+    """Somebody ended the command before it had an answer, where exit status 1 is one of the answers."""
+
+    exit_status = 130

@@ -189,6 +189,7 @@ def load_request(
     budget_gpu_hours: float | None = None,
     pays_back_after: int | None = None,
     confirm: int | None = None,
+    profile: bool | None = None,
 ) -> TuneRequest:
     """A complete request from what was typed.
 
@@ -213,6 +214,7 @@ def load_request(
         budget_gpu_hours: GPU-hours of the whole study; None = no limit.
         pays_back_after: Steps of the training within which the next trial must pay; None = that is not asked.
         confirm: Repeats of each finalist; None = the model file's, 0 = nothing is confirmed.
+        profile: Whether baseline and winner are profiled; None = where trials run on GPUs.
 
     Raises:
         RequestError: an unknown name, a wrong file or an impossible value.
@@ -222,7 +224,7 @@ def load_request(
         "storage": storage, "routing": routing, "trial": trial, "recipe": recipe, "override": list(override),
         "command": command, "select": select, "memory_limit_gib": memory_limit_gib, "deadline": deadline, "seed": seed,
         "probe_rules": probe_rules, "budget_gpu_hours": budget_gpu_hours, "pays_back_after": pays_back_after,
-        "confirm": confirm,
+        "confirm": confirm, "profile": profile,
     }  # fmt: skip
     file, machines = load_model(model), load_cluster(cluster)
     program = kind_of(file, trial)
@@ -263,7 +265,7 @@ def load_request(
         deadline_s=None if deadline is None else parse_duration(deadline),
         trial_deadline_s=file.deadline_s,
         trial_stall_s=file.stall_s,
-        effort=effort_of(file.confirm, contract, budget_gpu_hours, pays_back_after, confirm),
+        effort=effort_of(file.confirm, contract, budget_gpu_hours, pays_back_after, confirm, profile),
         program=program,
         recipe=recipe_of(program, file, machines.name, recipe, override),
         command=command_of(program, file, command),

@@ -1,6 +1,6 @@
 """The run, top to bottom.
 
-    request -> preflight -> (ask -> launch -> judge -> tell)* -> finalists again, in turns -> winner -> policy
+    request -> preflight -> (ask -> launch -> judge -> tell)* -> finalists again -> winner -> profiled -> policy
 
 Ray Tune turns the loop in the middle; what it hands on is in ``search/searcher.py`` and ``scheduling/trainable.py``.
 """
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ClusterError, RequestError, RunError
 from autotune.export.confirmed import finalists_of, missing_run
-from autotune.export.result import Result, conclude
+from autotune.export.result import Result, conclude, profiled_trials
 from autotune.files import write_atomically
 from autotune.measure.account import remaining_s
 from autotune.measure.confirmation import NextRun
+from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.profile import CAVEAT, is_made, is_profiled, profile_folder
 from autotune.measure.surroundings import Surroundings
 from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
@@ -65,11 +67,20 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
 
 
 def _runs_missing(request: TuneRequest, study: Study) -> bool:
-    """Whether finalists are still to be run again, and the budget has room for it."""
+    """Whether finalists are still to be run again, or profiled, and the budget has room for it."""
     if study.surroundings is None:
         return False
     run = missing_run(request, study.outcomes(), study.surroundings)
-    return run is not None and study.account().refusal_of_run(run.steps, request.contract.steps) is None
+    steps = [] if run is None else [run.steps]
+    steps += [request.contract.steps] if _profiles_missing(request, study, study.surroundings) else []
+    return any(study.account().refusal_of_run(each, request.contract.steps) is None for each in steps)
+
+
+def _profiles_missing(request: TuneRequest, study: Study, surroundings: Surroundings) -> dict[str, TrialOutcome]:
+    """All trials to be profiled, by role; empty where none of them is still to be run."""
+    subjects = profiled_trials(request, study.outcomes(), surroundings) if is_profiled(request) else {}
+    folders = [profile_folder(request, surroundings.fingerprint, subject.trial) for subject in subjects.values()]
+    return {} if all(map(is_made, folders)) else subjects
 
 
 def _run_trials(
@@ -100,6 +111,7 @@ def _run_trials(
         if study.launched() < request.trials:
             stopped = _search(request, study, surroundings, session, progress, stop_at_s)
         _confirm(request, study, surroundings, progress, stop_at_s)
+        _profile(request, study, surroundings, progress, stop_at_s)
     return stopped
 
 
@@ -165,6 +177,37 @@ def _confirm(
         stopped = error.message
     if stopped:
         progress.say(f"confirmation stopped: {stopped}")
+
+
+def _profile(
+    request: TuneRequest,
+    study: Study,
+    surroundings: Surroundings,
+    progress: Progress,
+    stop_at_s: float | None,
+) -> None:
+    """Run baseline and winner once more under a profiler; the result stands without it."""
+    from autotune.scheduling.profile import profile
+
+    subjects = _profiles_missing(request, study, surroundings)
+    if not subjects:
+        return
+
+    def refusal() -> str | None:
+        steps, left_s = request.contract.steps, remaining_s(time.time(), stop_at_s, os.environ)
+        return study.account().refusal_of_run(steps, steps, remaining_s=left_s)
+
+    def ended(outcome: TrialOutcome) -> None:
+        if outcome.state is not TrialState.COMPLETE:
+            progress.say(f"profiled run of trial {outcome.trial:04d}: {outcome.state} {outcome.reason}")
+
+    progress.say(f"profiling baseline and winner ({CAVEAT})")
+    try:
+        stopped = profile(request, subjects, surroundings.fingerprint, refusal=refusal, on_end=ended)
+    except ClusterError as error:
+        stopped = error.message
+    if stopped:
+        progress.say(f"profiling stopped: {stopped}")
 
 
 def _announce(progress: Progress, proposal: Proposal) -> None:

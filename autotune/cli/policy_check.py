@@ -10,14 +10,13 @@ from typing import Any
 import click
 
 from autotune.cli import options
-from autotune.errors import RequestError, RunError
+from autotune.errors import InterruptionError, RequestError, RunError
 from autotune.export.report import gpu_hours
 from autotune.files import write_atomically
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.outcome import TrialOutcome
 from autotune.measure.recorded import Recorded, recorded_of, request_again
 from autotune.measure.still_right import StillRight, judge_runs, judge_study, require_comparable
-from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest, home_folder, load_request, stored_request
 from autotune.search.warm import WarmStart, warm_start
 from autotune.space.kinds import require_runnable
@@ -42,7 +41,7 @@ _ORDER = ("policy", "runner_up", "runner_up", "policy")
     help="With --measure: rounds of policy, runner-up, runner-up, policy. Fewer lower the confidence.",
 )  # fmt: skip
 @click.option(
-    "--tolerance", type=click.FloatRange(0, 1), default=CROSS_ALLOCATION_NOISE, show_default=True, metavar="SHARE",
+    "--tolerance", type=options.FiniteRange(0, 1), default=CROSS_ALLOCATION_NOISE, show_default=True, metavar="SHARE",
     help="Difference between two days or allocations that is no finding.",
 )  # fmt: skip
 @click.option("--retune", is_flag=True, help="After DRIFT or REGRESSION: search again, from the policy's settings.")
@@ -56,14 +55,24 @@ def command(
     """Whether a policy is still right: OK, GAIN, DRIFT or REGRESSION.
 
     \b
-    OK          as recorded, and not overtaken                          exit 0
+    OK          no difference found, or none that matters (conclusive)  exit 0
     GAIN        faster than recorded beyond noise                       exit 0
     DRIFT       the runner-up is faster now                             exit 1
     REGRESSION  slower than recorded beyond noise                       exit 1
-    (a run failed: exit 1; the request is wrong: exit 2)
+    (a run failed: exit 1; the request is wrong: exit 2; interrupted: exit 130)
     """  # noqa: D301 - click reads the backspace as "do not wrap"
     if measure == (study is not None):
         raise RequestError("say how to check: either --study NAME or --measure", hint="autotune policy check --help")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _check(file, study, retune, as_json, home, asked)
+    except KeyboardInterrupt as error:
+        raise InterruptionError("interrupted; nothing can be said yet", hint="the same command begins anew") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _check(file: Path, study: str | None, retune: bool, as_json: bool, home: Path | None, asked: dict[str, Any]) -> int:
     recorded = recorded_of(load_policy(file))
     search = _search_again(recorded, file, home, asked) if retune else None
     if study is not None:
@@ -108,21 +117,14 @@ def _by_measuring(recorded: Recorded, home: Path, asked: dict[str, Any]) -> tupl
 
     specs = dict(_runs(recorded, request, asked["repeats"]))
 
-    def ready(found: Surroundings) -> None:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has put a handler of its own there
-        require_comparable(recorded, found)
-
-    try:
-        with Progress(len(specs)) as progress:
-            surroundings, outcomes = measure_in_turns(
-                request,
-                [spec for spec, _ in specs.values()],
-                address=asked["address"],
-                on_ready=ready,
-                on_end=progress.ended,
-            )
-    except KeyboardInterrupt as error:
-        raise RunError("interrupted; nothing can be said yet", hint="the same command begins anew") from error
+    with Progress(len(specs)) as progress:
+        surroundings, outcomes = measure_in_turns(
+            request,
+            [spec for spec, _ in specs.values()],
+            address=asked["address"],
+            on_ready=lambda found: require_comparable(recorded, found),
+            on_end=progress.ended,
+        )
     by_name: dict[str, list[TrialOutcome]] = {"policy": [], "runner_up": []}
     for outcome in outcomes:
         by_name[specs[outcome.trial][1]].append(outcome)
@@ -184,11 +186,15 @@ def _retune(search: WarmStart, address: str) -> dict[str, Any]:
 def _document(found: StillRight) -> dict[str, Any]:
     plain = found.to_dict()
     drift = plain.pop("drift")
-    return {"verdict": drift["verdict"], "confidence": drift["confidence"], "reasons": list(drift["reasons"]), **plain}
+    return {**drift, "reasons": list(drift["reasons"]), **plain}
 
 
 def _print(recorded: Recorded, found: StillRight) -> None:
-    print(f"{found.drift.verdict}  (confidence {found.drift.confidence:.1%})")
+    drift = found.drift
+    print(f"{drift.verdict}  ({f'confidence {drift.confidence:.1%}' if drift.conclusive else 'not conclusive'})")
+    if not drift.conclusive:
+        room = f"; a slow-down up to {drift.not_ruled_out:.3g} times cannot be excluded" if drift.not_ruled_out else ""
+        print(f"no difference found{room}")
     print(f"step time {found.step_time_s:.4g} s; recorded {recorded.step_time.median_s:.4g} s")
     for line in (*found.drift.reasons, *found.notes):
         print(line)

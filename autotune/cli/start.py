@@ -9,6 +9,7 @@ import click
 
 from autotune.cli import options
 from autotune.cli.output import print_result
+from autotune.errors import RequestError
 from autotune.request import SELECTS, TuneRequest, load_request
 from autotune.search.proposal import require_legal_baseline
 from autotune.search.warm import warm_start as warmed
@@ -38,6 +39,10 @@ from autotune.space.kinds import require_runnable
 @click.option(
     "--confirm", type=int, metavar="N",
     help="Runs of each finalist, in turns, before one is chosen; 0 = none. Default: the model file's.",
+)  # fmt: skip
+@click.option(
+    "--profile/--no-profile", default=None,
+    help="Run baseline and winner once more under a profiler, unscored. Default: where trials run on GPUs.",
 )  # fmt: skip
 @click.option(
     "--routing", metavar="SOURCE", help="Routing source: forced_balance or natural. Default: the model file's."
@@ -74,6 +79,8 @@ def command(address: str, dry_run: bool, as_json: bool, warm_start: str | None, 
         recipe=request.recipe, command=request.command, device=request.gang.device,
     )  # fmt: skip
     require_legal_baseline(request)
+    if asked["profile"] and request.program != "native":
+        raise RequestError(f"--profile: a {request.program} trial cannot be profiled", hint="leave --profile out")
     if warm_start is not None:
         warm = warmed(request, warm_start)
         request = warm.request

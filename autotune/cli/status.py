@@ -11,9 +11,11 @@ import click
 from autotune.cli import options
 from autotune.export.confirmed import confirmation_evidence, confirmation_in, sentences
 from autotune.export.report import summary
-from autotune.export.result import best_of
+from autotune.export.result import best_of, profiled_trials
 from autotune.measure.account import Account
 from autotune.measure.outcome import TrialState
+from autotune.measure.profile import profiles_of
+from autotune.measure.profile import sentences as profile_sentences
 from autotune.monitor.progress import short
 from autotune.request import stored_request
 from autotune.scheduling.quarantine import quarantined
@@ -40,8 +42,15 @@ def command(study: str, home: Path | None, as_json: bool) -> None:
         gpu_hours=account.spent_gpu_hours, wall_s=0.0, confirmation=confirmation_evidence(found) if found else None,
     )  # fmt: skip
     sick = quarantined(request.folder)
+    here = opened.surroundings
+    profiles = here and profiles_of(request, here.fingerprint, profiled_trials(request, outcomes, here))
     document = {**document, "quarantine": [asdict(node) for node in sick]}
-    document = {**document, "account": account.to_dict(), "epochs": [asdict(epoch) for epoch in epochs]}
+    document = {
+        **document,
+        "profile": profiles or {},
+        "account": account.to_dict(),
+        "epochs": [asdict(epoch) for epoch in epochs],
+    }
     if as_json:
         print(json.dumps(document))
         return
@@ -54,7 +63,8 @@ def command(study: str, home: Path | None, as_json: bool) -> None:
                 f"  front: trial {outcome.trial:04d}  {outcome.tokens_per_s_per_gpu:.1f} tokens/s/GPU  "
                 f"{(outcome.peak_memory_bytes or 0) / 2**20:.1f} MiB  {short(outcome.settings)}"
             )
-    for line in [*(sentences(found) if found else []), *_spending(account), *_stacks(epochs)]:
+    said = [*(sentences(found) if found else []), *profile_sentences(profiles or {})]
+    for line in [*said, *_spending(account), *_stacks(epochs)]:
         print(line)
     for node in sick:
         print(f"quarantine: {node.host}: {node.reason} (trial {node.trial:04d})")

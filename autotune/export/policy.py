@@ -79,6 +79,7 @@ def make_policy(
     front: Sequence[TrialOutcome],
     outcomes: Sequence[TrialOutcome] = (),
     confirmation: Confirmation | None = None,
+    profiles: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Policy:
     """The policy of a study.
 
@@ -90,6 +91,7 @@ def make_policy(
         front: The Pareto front; all of it but the winner becomes the alternatives.
         outcomes: All finished trials, to be counted by state in the evidence.
         confirmation: What running the finalists again said; who tied with the winner comes first in the alternatives.
+        profiles: What unscored runs under a profiler showed, by role.
 
     Raises:
         RunError: the winner or a trial of the front is not COMPLETE, or the stack has no ``megatron_core``.
@@ -111,7 +113,7 @@ def make_policy(
         settings=settings,
         env={**facts.env, **environment_of(settings)},
         launch={**facts.launch, **launch_of(settings)},
-        evidence=_evidence(facts, winner, verified, outcomes, confirmation),
+        evidence=_evidence(facts, winner, verified, outcomes, confirmation, profiles or {}),
         alternatives=[
             _alternative(outcome, confirmation) for outcome in _others(winner, front, outcomes, confirmation)
         ],
@@ -198,6 +200,7 @@ def _evidence(
     baseline: TrialOutcome | None,
     outcomes: Sequence[TrialOutcome],
     confirmation: Confirmation | None,
+    profiles: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """All of it as plain JSON data: no tuple and no object shared with an outcome."""
     contract, gang = facts.contract, facts.gang
@@ -223,6 +226,7 @@ def _evidence(
             **{name: resolved[name] for name in _PROOF if name in resolved},
             "settings_not_read_back": sorted(set(winner.settings) - set(resolved.get("settings", {}))),
         },
+        **_profiled(profiles),
         "fingerprint": facts.fingerprint,
         "stack": dict(sorted(facts.stack.items())),
         "gpu_hours": facts.gpu_hours,
@@ -234,6 +238,15 @@ def _evidence(
     }  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(evidence))
     return plain
+
+
+def _profiled(profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds by part; where the trace lies is of use on that machine only."""
+    kept = {
+        role: {name: value for name, value in shown.items() if name not in ("host", "trace")}
+        for role, shown in profiles.items()
+    }
+    return {"profile": kept} if kept else {}
 
 
 def _program(facts: StudyFacts) -> dict[str, Any]:

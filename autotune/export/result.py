@@ -18,6 +18,7 @@ from autotune.export.report import gpu_hours, summary
 from autotune.files import write_atomically
 from autotune.measure.confirmation import Confirmation, with_confirmed_numbers
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.profile import profile_gpu_s, profiles_of, write_profiles
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune_policies.policy import Policy
@@ -73,6 +74,8 @@ def conclude(
     path = request.folder / "policy.yaml" if policy else None
     if surroundings is not None:
         write_measurements(request.folder / "measurements.parquet", measurement_rows(request, outcomes, surroundings))
+        subjects = profiled_trials(request, outcomes, surroundings)
+        write_profiles(request, profiles_of(request, surroundings.fingerprint, subjects))
     if policy is not None and path is not None:
         write_policy(path, policy)
     else:
@@ -130,15 +133,27 @@ def choose_policy(
     facts = StudyFacts(
         study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"), gpu_hours=gpu_hours([*outcomes, *runs]),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        gpu_hours=gpu_hours([*outcomes, *runs]) + profile_gpu_s(request) / 3600.0,
         env=request.environment(winner.settings), launch=request.cluster.launch,
         program=request.program, recipe=request.recipe, command=request.command,
     )  # fmt: skip
     baseline = _baseline(request, outcomes, surroundings)
     return make_policy(
         facts, winner=_as_confirmed(request, winner, confirmation), baseline=baseline, front=best, outcomes=outcomes,
-        confirmation=confirmation,
+        confirmation=confirmation, profiles=profiles_of(
+            request, surroundings.fingerprint, profiled_trials(request, outcomes, surroundings)
+        ),
     )  # fmt: skip
+
+
+def profiled_trials(
+    request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings
+) -> dict[str, TrialOutcome]:
+    """The trials that are run under a profiler too, by role: ``baseline`` and ``winner``, those that completed."""
+    _, winner = best_of(request, outcomes, confirmation_in(request, outcomes, surroundings))
+    found = {"baseline": _baseline(request, outcomes, surroundings), "winner": winner}
+    return {role: outcome for role, outcome in found.items() if outcome is not None}
 
 
 def best_of(

@@ -52,19 +52,22 @@ CAUSES: tuple[Cause, ...] = (
         "device_memory", "out_of_memory", "never",
         "lower micro_batch_size, recompute or offload more, or shard further",
         pattern=re.compile(r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2 )?'out of memory'"
+                           r"|CUDA driver error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED"
                            r"|\bOutOfMemoryError\b"),
     ),
     Cause(
         "host_memory", "out_of_memory", "never",
         "less offloading to the host, fewer ranks per node, or more memory for the container",
         pattern=re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
-                           r"|Cannot allocate memory"),
+                           r"|(?<!MR registration failed: )(?<!ibv_reg_mr failed: )Cannot allocate memory"),
     ),
     Cause(
         "gpu_fault", "hardware", "again",
-        "the GPU or its link is broken: the node is in quarantine; have it checked (nvidia-smi -q, dmesg)",
+        "the GPU or its link is broken: have the node checked (nvidia-smi -q, dmesg), and leave it out until then",
         "broken hardware",
-        _text(r"uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|hardware stack error|\bXid\b"),
+        _text(r"uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|hardware stack error"
+              # Numbers that a faulting program raises too are no word of the hardware.
+              r"|\bXid\b(?![^\n]{0,40}:\s*(?:13|31|43|45)\b)"),
     ),
     Cause(
         "abi_mismatch", "import", "never",
@@ -155,7 +158,7 @@ CAUSES: tuple[Cause, ...] = (
         "dispatcher_timeout", "timeout", "elsewhere",
         "ranks waited for tokens in vain: check the fabric and the NVSHMEM version, then fewer nodes per EP group",
         "dispatcher timed out",
-        _text(r"DeepEP(?: error:| timeout)[^\n]*time[d -]?out|DeepEP timeout|timeout \((?:dispatch|combine)[^)]*\)"
+        _text(r"DeepEP(?: error:| timeout)[^\n]*time[d -]?out|DeepEP timeout|timeout \((?:dispatch|combine)\b[^)]*\)"
               r"|CPU recv timeout|ALLGATHER TIMEOUT|HybridEP[^\n]*time[d -]?out"),
     ),
     Cause(

@@ -61,6 +61,10 @@ class Ratio:
     coverage: float
     noise: float
 
+    def rules_out(self, slowdown: float) -> bool:
+        """Whether even the worst case of the interval is a smaller slow-down than this; never without coverage."""
+        return self.coverage > 0 and self.high <= 1 + slowdown
+
     @property
     def slower(self) -> bool:
         """Whether the first is slower beyond interval and noise."""
@@ -79,13 +83,19 @@ class Drift:
     Attributes:
         verdict: ``OK``; ``GAIN`` (faster than recorded); ``DRIFT`` (the runner-up is better now); ``REGRESSION``
             (slower than recorded).
-        confidence: The smallest coverage among the intervals behind the verdict.
+        confidence: The smallest coverage among the intervals behind the verdict; 0 where it is not conclusive.
         reasons: Why, one sentence each.
+        conclusive: Whether the verdict is a finding. An ``OK`` whose intervals leave room for a slow-down beyond the
+            tolerance only says that no difference was found.
+        not_ruled_out: Largest slow-down that the intervals behind an ``OK`` leave room for, as a ratio; None for the
+            other verdicts.
     """
 
     verdict: Verdict
     confidence: float
     reasons: tuple[str, ...]
+    conclusive: bool = True
+    not_ruled_out: float | None = None
 
 
 def timing_of_runs(run_medians_s: Sequence[float]) -> Timing:
@@ -170,7 +180,13 @@ def spread(run_medians_s: Sequence[float]) -> float:
     return max(max(run_medians_s) / middle, middle / min(run_medians_s)) - 1
 
 
-def judge_drift(recorded: Ratio | None, runner_up: Ratio | None, *, was_slower: bool = False) -> Drift:
+def judge_drift(
+    recorded: Ratio | None,
+    runner_up: Ratio | None,
+    *,
+    was_slower: bool = False,
+    tolerance: float = CROSS_ALLOCATION_NOISE,
+) -> Drift:
     """The verdict.
 
     An overtaken policy is DRIFT whatever its own speed, since a search would find something better; then its own
@@ -181,6 +197,7 @@ def judge_drift(recorded: Ratio | None, runner_up: Ratio | None, *, was_slower: 
         runner_up: The policy over its runner-up, both now; None = there is none.
         was_slower: The runner-up was recorded as the faster one (a policy may be chosen for its memory), so that it
             has not overtaken anything.
+        tolerance: Slow-down that does not matter, as a share: an ``OK`` is conclusive that rules out more than that.
 
     Raises:
         ValueError: there is nothing to compare with.
@@ -190,9 +207,9 @@ def judge_drift(recorded: Ratio | None, runner_up: Ratio | None, *, was_slower: 
     reasons: list[str] = []
     overtaken = runner_up is not None and runner_up.slower and not was_slower
     if runner_up is not None:
-        reasons.append(f"a step takes {_said(runner_up)} the runner-up's")
+        reasons.append(f"step time over the runner-up's: {_said(runner_up)}")
     if recorded is not None:
-        reasons.append(f"a step takes {_said(recorded)} what was recorded")
+        reasons.append(f"step time over the recorded one: {_said(recorded)}")
     verdict: Verdict = "OK"
     if overtaken:
         verdict = "DRIFT"
@@ -200,13 +217,23 @@ def judge_drift(recorded: Ratio | None, runner_up: Ratio | None, *, was_slower: 
         verdict = "REGRESSION"
     elif recorded is not None and recorded.faster:
         verdict = "GAIN"
-    behind = {"DRIFT": [runner_up], "REGRESSION": [recorded], "GAIN": [recorded]}.get(verdict, [recorded, runner_up])
-    return Drift(verdict, min(ratio.coverage for ratio in behind if ratio is not None), tuple(reasons))
+    if verdict != "OK":
+        behind = runner_up if verdict == "DRIFT" else recorded
+        assert behind is not None, "such a verdict comes from its ratio"
+        return Drift(verdict, behind.coverage, tuple(reasons))
+    # A runner-up that always was the faster one cannot overtake, so nothing has to be ruled out there.
+    against = [ratio for ratio in (recorded, None if was_slower else runner_up) if ratio is not None]
+    conclusive = bool(against) and all(ratio.rules_out(tolerance) for ratio in against)
+    known = [ratio for ratio in (recorded, runner_up) if ratio is not None]
+    confidence = min(ratio.coverage for ratio in known) if conclusive else 0.0
+    worst = max((ratio.high for ratio in against), default=None)
+    return Drift(verdict, confidence, tuple(reasons), conclusive, worst)
 
 
 def _said(ratio: Ratio) -> str:
-    interval = f"{ratio.low:.3f} to {ratio.high:.3f}"
-    return f"{ratio.value:.3f} times ({interval}; {ratio.noise:.1%} more or less is noise)"
+    coverage = f"with {ratio.coverage:.1%} coverage" if ratio.coverage else "from too few runs for a coverage"
+    interval = f"{ratio.low:.3f} to {ratio.high:.3f} {coverage}"
+    return f"{ratio.value:.3f} ({interval}; a finding is all of it more than {ratio.noise:.1%} from 1)"
 
 
 def _sign_coverage(count: int, cut: int) -> float:

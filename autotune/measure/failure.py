@@ -7,7 +7,7 @@ ranks are sorted by how much their end explains, and the first one is named; the
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.measure.causes import Cause, Kind, cause_named, recognise, telling_line
 from autotune.measure.run import GangRun, RankExit
@@ -25,6 +25,9 @@ _BROKEN_CONNECTION = re.compile(
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
 _WAITING = ("threading.py", "selectors.py", "socket.py", "subprocess.py")
 """Where a thread waits whatever it waits for: the frame above says more."""
+
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+"""Escape sequences: colours and cursor moves, and titles."""
 
 _LINE_LIMIT = 300
 _LAST_LINES = 40
@@ -64,6 +67,9 @@ def diagnose(run: GangRun, steps: int) -> Failure:
     if culprits:
         first, followers = culprits[0], culprits[1:]
         cause, what = _cause(first)
+        # Of a command only some ranks print steps; one that is still importing is at none.
+        if not first.last_step and run.steps and first.last_event not in _IMPORTING:
+            first = replace(first, last_step=run.steps[-1].step)
         reason = f"{what} ({_where(first)})"
         if followers:
             reason += f"; {_names(followers)} followed"
@@ -101,8 +107,9 @@ def rank_names(ranks: Sequence[int]) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text on one line of bounded length, white space collapsed."""
-    line = " ".join(text.split())
+    """The text on one line of bounded length, white space collapsed, without what a terminal would obey."""
+    line = " ".join(_TERMINAL.sub("", text).split())
+    line = "".join(letter for letter in line if letter.isprintable())
     return line if len(line) <= _LINE_LIMIT else line[: _LINE_LIMIT - 3] + "..."
 
 
@@ -182,7 +189,7 @@ def _recognised(rank: RankExit) -> Cause | None:
     if found is not None or (rank.failure is not None and failure.get("error") != "CommandFailed"):
         return found
     found = recognise(tail)
-    if found is None or found.kind != "import" or failure.get("error") == "CommandFailed":
+    if found is None or found.kind != "import":
         return found
     # A library that is not there is often only a warning, which kills nobody; a traceback at the end does.
     last = tail.rpartition("Traceback (most recent call last)")

@@ -17,7 +17,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any
 
-from autotune.measure.causes import cause_named
+from autotune.measure.causes import cause_named, telling_line
 from autotune.measure.disturbance import disturbance, slow_nodes
 from autotune.measure.failure import Failure, diagnose, mentions, one_line, rank_names, violation_at
 from autotune.measure.objective import (
@@ -216,6 +216,8 @@ def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, str, int] | None:
                 return "not_a_number", f"numerics: {name}={value} at step {record.step}", record.step - 1
         if not (isfinite(record.step_time_s) and record.step_time_s > 0):
             return "no_measurement", f"clock: step_time_s={record.step_time_s} at step {record.step}", record.step - 1
+    if lost_work := _lost_work(spec, run):
+        return (*lost_work, len(run.steps))
     used = len(measured_steps(run.steps, spec.contract))
     if used < MIN_MEASURED_STEPS:
         reason = (
@@ -231,6 +233,18 @@ def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, str, int] | None:
         return "no_measurement", reason, len(run.steps)
     if peak <= 0:
         return "no_measurement", f"peak memory of {peak} bytes is no measurement", len(run.steps)
+    return None
+
+
+def _lost_work(spec: TrialSpec, run: GangRun) -> tuple[str, str] | None:
+    """Cause and reason where a log that ended well still says that tokens were left out, against the contract."""
+    if spec.contract.routing.token_policy != "dropless":
+        return None
+    for rank in run.ranks:
+        for name in ("tokens_dropped", "graph_overflow"):
+            line = telling_line(rank.log_tail, cause_named(name))
+            if line:
+                return name, f"{cause_named(name).title}: {one_line(line)} (rank {rank.rank})"
     return None
 
 

@@ -3,7 +3,7 @@
 A dispatcher that loses or doubles tokens can be fast and finite and still be wrong. Two runs of the same seed differ by
 the order of sums, and by where random numbers are drawn; that difference is bounded by the precision and grows with the
 noise of the baseline itself, so the tolerance is made of both. The verdict is statistical: the middle difference of all
-steps decides, not the worst step.
+steps decides, or that of both last steps, not the worst step. A loss or norm of zero or below trains nothing.
 
 It finds gross errors only. A young model hardly depends on its experts: with all their output set to zero the loss of
 tiny-moe moved by 0.01 % in eight steps. Wrong sums are for the preflight's dispatch and combine to find.
@@ -51,21 +51,29 @@ def _differs(name: str, ours: Sequence[float], theirs: Sequence[float], toleranc
     pairs = [
         (one, other)
         for one, other in zip(ours, theirs, strict=False)
-        if isfinite(one) and isfinite(other) and one > 0 and other > 0
+        if isfinite(one) and isfinite(other) and other > 0
     ]
     if len(pairs) < _FEWEST_STEPS:
         return ""
-    apart = [log(one) - log(other) for one, other in pairs]
-    # Training falls apart late: the second half alone must hold too.
-    worst = max((sorted(part, key=abs)[len(part) // 2] for part in (apart, apart[len(apart) // 2 :])), key=abs)
-    allowed = tolerance + _NOISE * _noise([other for _, other in pairs]) / len(pairs) ** 0.5
-    if abs(worst) <= allowed:
-        return ""
-    one, other = pairs[-1]
-    return (
-        f"{name} is {expm1(min(worst, _LARGEST)):+.1%} off the baseline's from the same seed and data "
-        f"(allowed {allowed:.1%}): {one:.4g} after {len(pairs)} steps, the baseline had {other:.4g}"
-    )
+    nothing = [place for place, (one, _) in enumerate(pairs, 1) if one <= 0]
+    if len(nothing) >= _FEWEST_STEPS:
+        one, other = pairs[nothing[-1] - 1]
+        return (
+            f"{name} is {one:.4g} in {len(nothing)} of {len(pairs)} steps, the baseline had {other:.4g}: nothing trains"
+        )
+    apart = [log(one) - log(other) for one, other in pairs if one > 0]
+    noise = _NOISE * _noise([other for _, other in pairs])
+    # Training falls apart late: the second half alone must hold too, and the last two steps by themselves.
+    halves = max((sorted(part, key=abs)[len(part) // 2] for part in (apart, apart[len(apart) // 2 :])), key=abs)
+    limits = ((halves, tolerance + noise / len(apart) ** 0.5), (min(apart[-2:], key=abs), 2 * tolerance + noise))
+    for worst, allowed in limits:
+        if abs(worst) > allowed:
+            one, other = pairs[-1]
+            return (
+                f"{name} is {expm1(min(worst, _LARGEST)):+.1%} off the baseline's from the same seed and data "
+                f"(allowed {allowed:.1%}): {one:.4g} after {len(pairs)} steps, the baseline had {other:.4g}"
+            )
+    return ""
 
 
 def _noise(values: Sequence[float]) -> float:

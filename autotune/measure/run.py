@@ -23,7 +23,7 @@ class RankExit:
         last_step: Last step it reported, 0 before the first.
         peak_memory_bytes: Peak memory it reported when it finished.
         failure: Fields ``kind``, ``error`` and ``message`` of its ``failed`` event, if it wrote one.
-        log_tail: Last lines it printed; filled for rank 0 and for ranks that failed.
+        log_tail: Last lines it printed; filled for the first and the last rank and for ranks that failed.
         median_step_time_s: Median time of its own steps after the first; None before two.
     """
 
@@ -57,6 +57,7 @@ class GangRun:
         claims: What the ranks showed of what they built, equal ones merged.
         stacks: What each hanging rank was doing when its time was up, by rank.
         health: What was sampled of each node during the run, in node order; None where nothing could be.
+        profile: What the profiler saw in a profiled run; None in all others.
     """
 
     ending: Ending
@@ -70,3 +71,4 @@ class GangRun:
     claims: tuple[Claim, ...] = ()
     stacks: Mapping[int, str] = field(default_factory=dict)
     health: tuple[Mapping[str, Any] | None, ...] = ()
+    profile: Mapping[str, Any] | None = None

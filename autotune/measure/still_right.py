@@ -110,7 +110,8 @@ def judge_runs(
     against_runner_up = ratio_of_pairs(pairs) if pairs else None
     if against_record is None and against_runner_up is None:
         raise RunError(f"no run of the runner-up completed on a changed stack, so nothing can be said: {notes[0]}")
-    return _answer(recorded, surroundings, against_record, against_runner_up, timing_of_runs(ours).median_s, notes)
+    now_s = timing_of_runs(ours).median_s
+    return _answer(recorded, surroundings, against_record, against_runner_up, now_s, notes, tolerance)
 
 
 def judge_study(
@@ -163,7 +164,7 @@ def judge_study(
             "to compare the policy with"
         )
     notes = [f"the runner-up is trial {rival.trial} of the study"] if rival else []
-    return _answer(recorded, surroundings, against_record, against_rival, _step_time_s(ours), notes)
+    return _answer(recorded, surroundings, against_record, against_rival, _step_time_s(ours), notes, tolerance)
 
 
 def _answer(
@@ -173,6 +174,7 @@ def _answer(
     against_runner_up: Ratio | None,
     step_time_s: float,
     notes: Sequence[str],
+    tolerance: float,
 ) -> StillRight:
     new_epoch = recorded.fingerprint != surroundings.fingerprint
     if new_epoch:
@@ -182,7 +184,9 @@ def _answer(
             *notes,
         ]
     return StillRight(
-        drift=judge_drift(against_record, against_runner_up, was_slower=recorded.runner_up_was_faster),
+        drift=judge_drift(
+            against_record, against_runner_up, was_slower=recorded.runner_up_was_faster, tolerance=tolerance
+        ),
         recorded=against_record,
         runner_up=against_runner_up,
         step_time_s=step_time_s,

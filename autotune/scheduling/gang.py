@@ -125,6 +125,7 @@ def run_gang(
         claims=merged(Claim((rank,), shown) for rank, shown in book.claims.items()),
         stacks=book.stacks,
         health=tuple(book.health.get(node) for node in sorted(book.nodes)),
+        profile=book.profile,
     )
 
 
@@ -139,6 +140,7 @@ class _Book:
         self.claims: dict[int, Mapping[str, Any]] = {}
         self.stacks: dict[int, str] = {}
         self.health: dict[int, Mapping[str, Any]] = {}
+        self.profile: Mapping[str, Any] | None = None
         self._heard: dict[int, tuple[tuple[str, int], float]] = {}
 
     def take(self, statuses: Iterable[NodeStatus], now_s: float) -> list[StepRecord]:
@@ -147,6 +149,7 @@ class _Book:
         for status in statuses:
             self.nodes[status.node] = status
             self.resolved = status.resolved or self.resolved
+            self.profile = status.profile or self.profile
             self.claims |= {rank: claim.shown for claim in status.claims for rank in claim.ranks}
             self.stacks |= status.stacks
             if status.health is not None:
@@ -188,7 +191,9 @@ class _Book:
         status = next((item for item in known.ranks if item.rank == rank), None) if known else None
         if status is None:
             return RankExit(rank, node, None)
-        wanted = rank == 0 or _died(status) or status.failure is not None
+        # The first and the last rank are those that programs print on.
+        outer = rank in (0, self._spec.gang.world_size - 1)
+        wanted = outer or _died(status) or status.failure is not None
         return RankExit(
             rank=rank,
             node=node,

@@ -3,8 +3,10 @@
 import logging
 import os
 import shlex
+import signal
 import socket
 import sys
+import threading
 import uuid
 import warnings
 from collections.abc import Collection, Iterator
@@ -56,9 +58,15 @@ def ray_session(request: TuneRequest, address: str) -> Iterator[Session]:
             that was started here) and starts one otherwise; anything else is joined.
 
     Raises:
-        ClusterError: no cluster at that address, or too few nodes or GPUs of the right kind.
+        ClusterError: no cluster at that address, an address for a gang that runs on this machine's CPUs only, or too
+            few nodes or GPUs of the right kind.
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
+    if request.gang.device == "cpu" and address not in ("auto", "local"):
+        raise ClusterError(
+            f"cluster {request.cluster.name!r} is the CPUs of this machine, so nothing runs at --address {address}",
+            hint="leave --address out, or name a cluster of GPUs",
+        )
     with _no_orphans():
         context = _connect(request, address)
         try:
@@ -159,9 +167,16 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
 
 
 def _init(**options: Any) -> "ray.client_builder.ClientContext":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray announces its own future changes; nothing a user of ours can act on
-        return ray.init(**options)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray announces its own future changes; nothing a user of ours can act on
+            return ray.init(**options)
+    except SystemExit as ended:
+        raise KeyboardInterrupt from ended  # SIGTERM, by Ray's own handler, while Ray is still starting
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray has put a handler of its own there
 
 
 def _check_answers(address: str) -> None:

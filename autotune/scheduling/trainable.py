@@ -123,7 +123,7 @@ def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
     """Run one trial on a gang and leave its record in the folder.
 
     ``spec.json`` is there before the launch, ``steps.jsonl`` grows with the steps, ``outcome.json`` comes last: a
-    folder that has it is complete.
+    folder that has it is complete. A profiled run leaves ``profile.json`` too.
 
     Raises:
         ClusterError: the folder cannot be seen from this node.
@@ -145,6 +145,8 @@ def execute(gang: Gang, spec: TrialSpec, folder: Path) -> TrialOutcome:
     if run.resolved is not None:
         run = _with_container_beside(run, run.resolved, folder)
         write_atomically(folder / "resolved.yaml", yaml.safe_dump(run.resolved, sort_keys=False).encode())
+    if run.profile is not None:
+        write_atomically(folder / "profile.json", json.dumps(dict(run.profile), indent=1).encode())
     outcome = judge(spec, run)
     put_in_quarantine(study_folder(folder), sick_nodes(run), spec.trial)
     write_atomically(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1).encode())

@@ -21,6 +21,7 @@ from autotune.measure.account import Account, account_of
 from autotune.measure.confirmation import confirmation_gpu_s
 from autotune.measure.difference import differences
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.profile import profile_gpu_s
 from autotune.measure.settle import against_baseline
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
@@ -156,7 +157,8 @@ class Study:
     def account(self) -> Account:
         """What the study has cost, in all epochs, and what its next trial will."""
         ended = (trial.user_attrs["outcome"] for trial in self._trials() if "outcome" in trial.user_attrs)
-        gpu_s = sum(float(outcome["gpu_s"]) for outcome in ended) + confirmation_gpu_s(self._request)
+        gpu_s = sum(float(outcome["gpu_s"]) for outcome in ended)
+        gpu_s += confirmation_gpu_s(self._request) + profile_gpu_s(self._request)
         return account_of(self._request, self.outcomes(), gpu_s / 3600)
 
     def epochs(self) -> list[Epoch]:

@@ -54,11 +54,13 @@ class Effort:
         pays_back_after_steps: Search on only while the gain to be expected pays for the next trial within so many
             steps of the training; None = that is not asked.
         confirm: How finalists are measured again.
+        profile: Whether baseline and winner are run once more under a profiler; None = where trials run on GPUs.
     """
 
     budget_gpu_hours: float | None = None
     pays_back_after_steps: int | None = None
     confirm: ConfirmPlan = field(default_factory=ConfirmPlan)
+    profile: bool | None = None
 
 
 def effort_of(
@@ -67,6 +69,7 @@ def effort_of(
     budget_gpu_hours: float | None = None,
     pays_back_after: int | None = None,
     confirm: int | None = None,
+    profile: bool | None = None,
 ) -> Effort:
     """The limits as typed, on top of the model file's plan.
 
@@ -76,6 +79,7 @@ def effort_of(
         budget_gpu_hours: As in :class:`Effort`.
         pays_back_after: As in :class:`Effort`, in steps.
         confirm: Repeats of each finalist instead of the plan's; 0 = nothing is confirmed.
+        profile: As in :class:`Effort`.
 
     Raises:
         RequestError: a value out of its range.
@@ -89,7 +93,7 @@ def effort_of(
     plan = plan if confirm is None else plan.model_copy(update={"repeats": confirm})
     if (flaw := plan.flaw(contract)) is not None:
         raise RequestError(flaw, hint="change confirm.steps in the model file, or --confirm 0")
-    return Effort(budget_gpu_hours, pays_back_after, plan)
+    return Effort(budget_gpu_hours, pays_back_after, plan, profile)
 
 
 def effort_from(asked: dict[str, Any], plan: dict[str, Any] | None) -> Effort:
@@ -98,4 +102,5 @@ def effort_from(asked: dict[str, Any], plan: dict[str, Any] | None) -> Effort:
         asked.get("budget_gpu_hours"),
         asked.get("pays_back_after"),
         ConfirmPlan.model_validate(plan) if plan is not None else ConfirmPlan(repeats=0),
+        asked.get("profile"),
     )

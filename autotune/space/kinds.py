@@ -8,7 +8,16 @@ from autotune.errors import RequestError
 from autotune.space.files import TRIAL_KINDS, ModelFile
 from autotune_policies.settings import closest
 from autotune_trials.native.shapes import unsupported
-from autotune_trials.programs import BRIDGE_ENTRY, PLACEHOLDERS, CommandSpec, RecipeSpec, command_flaws, recipe_flaws
+from autotune_trials.programs import (
+    BRIDGE_ENTRY,
+    PLACEHOLDERS,
+    SETTINGS_PLACEHOLDERS,
+    CommandSpec,
+    RecipeSpec,
+    command_flaws,
+    placeholders,
+    recipe_flaws,
+)
 from autotune_trials.spec import Contract, ModelShape
 
 
@@ -108,8 +117,8 @@ def require_runnable(
         device: ``cuda`` or ``cpu``.
 
     Raises:
-        RequestError: nothing to run, a device that the program cannot use, or a model that the native trainer cannot
-            build.
+        RequestError: nothing to run, a command that the settings cannot reach, a device that the program cannot use,
+            or a model that the native trainer cannot build.
     """
     missing = unsupported(shape)
     if kind == "native" and missing:
@@ -132,4 +141,10 @@ def require_runnable(
         raise RequestError(
             f"model {shape.name!r} has no command to run",
             hint=f"give one with --command 'torchrun ... {{arguments}}'; it may hold {known}",
+        )
+    if kind == "command" and command is not None and not {*SETTINGS_PLACEHOLDERS} & {*placeholders(command.words)}:
+        raise RequestError(
+            f"the command {' '.join(command.words)!r} has no place for a trial's settings, so all trials would run "
+            "the same",
+            hint=f"put one of {', '.join(f'{{{name}}}' for name in SETTINGS_PLACEHOLDERS)} into it",
         )

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune_policies.applicability import compare
-from autotune_policies.container_facts import contract_of
 from autotune_policies.errors import PolicyError, PolicyMismatch
 from autotune_policies.installed import installed_versions
 from autotune_policies.megatron_core import MegatronCoreFields, release_of, render
 from autotune_policies.release_fields import Field
-from autotune_policies.resolved import Resolved
 from autotune_policies.settings import Settings
 from autotune_policies.surroundings import LAUNCH_SETTINGS, stale_variables
 
@@ -77,13 +75,11 @@ def apply_policy(
         PolicyMismatch: ``applies_to`` differs and ``force`` is not set.
         PolicyError: anything else that keeps the policy from being applied as a whole.
     """
-    versions = {**detect_stack(), **stack}
+    versions = {**detect_stack(), **checked_versions(stack)}
     container = all(hasattr(config, name) for name in ("model", "ddp", "train"))
     facts: dict[str, object] = {**_detect(config, applies_to)}
     if container:
-        precision = applies_to["precision"]
-        precision = precision.get("exact") if isinstance(precision, Mapping) else precision
-        facts |= contract_of(Resolved(config), str(precision))
+        facts |= _told_by_container(config, applies_to["precision"])
     facts |= {name: value for name, value in given.items() if value is not None}
     facts |= {f"stack.{name}": version for name, version in versions.items()}
     comparison = compare(applies_to, facts)
@@ -138,7 +134,7 @@ def _apply_to_transformer(
 def _apply_to_container(
     config: object, settings: Settings, env: Mapping[str, str], versions: Mapping[str, str]
 ) -> dict[str, Field]:
-    bridge = importlib.import_module("autotune_policies.megatron_bridge")  # most programs have no container
+    bridge = importlib.import_module("autotune_policies.megatron_bridge")
     if "megatron_bridge" not in versions:
         raise PolicyError(
             "the Megatron-Bridge release of this run is unknown",
@@ -202,6 +198,19 @@ def detect_stack() -> dict[str, str]:
     return versions
 
 
+def checked_versions(stack: Mapping[str, object]) -> dict[str, str]:
+    """The versions that somebody gives.
+
+    Raises:
+        PolicyError: one that is no text.
+    """
+    for name, version in stack.items():
+        if not isinstance(version, str) or not version:
+            hint = f"leave {name} out where it is not known"
+            raise PolicyError(f"stack.{name} is {version!r}, but a version is a text such as '0.19.2'", hint=hint)
+    return {name: str(version) for name, version in stack.items()}
+
+
 def _detect(config: object, applies_to: Mapping[str, Any]) -> dict[str, str | int]:
     facts: dict[str, str | int] = {}
     world_size = os.environ.get("WORLD_SIZE", "")
@@ -223,6 +232,14 @@ def _detect_precision(config: object) -> str | None:
         if getattr(config, flag, None):
             return flag
     return None
+
+
+def _told_by_container(config: object, precision: Any) -> dict[str, object]:
+    from autotune_policies.container_facts import contract_of  # most programs have no container
+    from autotune_policies.resolved import Resolved
+
+    wanted = precision.get("exact") if isinstance(precision, Mapping) else precision
+    return contract_of(Resolved(config), str(wanted))
 
 
 def _parsed(config: object, fields: MegatronCoreFields) -> dict[str, Any]:

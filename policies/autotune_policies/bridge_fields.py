@@ -164,8 +164,8 @@ def _group_of(setting: str) -> tuple[str, ...]:
 def _graph_companions(transformer: Mapping[str, Field], model: str) -> dict[str, Field]:
     """What Megatron demands beside CUDA graphs: its own random state, and no check that looks at a value."""
     fields: dict[str, Field] = {f"{model}.inference_cuda_graph_scope": None}
-    if transformer["cuda_graph_impl"] != "none":
-        fields |= {f"{model}.use_te_rng_tracker": True, "rng.te_rng_tracker": True}
+    graphs = transformer["cuda_graph_impl"] != "none"
+    fields |= {f"{model}.use_te_rng_tracker": graphs, "rng.te_rng_tracker": graphs}
     scope = transformer["cuda_graph_scope"]
     if transformer["cuda_graph_impl"] == "full_iteration" or (isinstance(scope, list) and "full_iteration" in scope):
         fields |= {"rerun_state_machine.check_for_nan_in_loss": False, "ddp.check_for_nan_in_grad": False}

@@ -49,7 +49,16 @@ def precision_names(view: Resolved) -> tuple[str, ...]:
         if scaling is not None:
             return _SCALING[scaling]
         return next(((flag,) for flag in ("bf16", "fp16") if flag in mixed), ())
-    section = "model" if mixed in (ABSENT, None) else "mixed_precision"
+    return _flagged(view, "model" if mixed in (ABSENT, None) else "mixed_precision")
+
+
+def own_precision(view: Resolved) -> tuple[str, ...]:
+    """All names of the 4 or 8 bit precision that the model itself asks for; empty = it asks for none."""
+    names = _flagged(view, "model")
+    return names if names and names[0] not in ("bf16", "fp16") else ()
+
+
+def _flagged(view: Resolved, section: str) -> tuple[str, ...]:
     for flag, recipe in (("fp4", "fp4_recipe"), ("fp8", "fp8_recipe")):
         if view.get(f"{section}.{flag}") not in (ABSENT, None, False):
             scaling = str(view.get(f"{section}.{recipe}"))

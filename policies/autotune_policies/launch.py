@@ -25,6 +25,8 @@ def execute(policy: Policy, path: str, command: list[str], say: Callable[[str], 
     Raises:
         PolicyError: a launch setting that cannot be had here, or a program that does not exist.
     """
+    if not command[0]:
+        raise PolicyError("the command is empty: ''", hint="exec FILE -- COMMAND")
     environment = dict(os.environ)
     for name, value in policy.env.items():
         if environment.get(name, value) != value:

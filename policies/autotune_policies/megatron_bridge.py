@@ -31,6 +31,7 @@ BRIDGE_RELEASES = ("0.4", "0.5", "0.6")
 _ENVIRONMENT_SINCE = "0.6"
 """First release whose containers carry environment variables."""
 
+_RANDOM_STATE = ("use_te_rng_tracker", "te_rng_tracker")
 _OPTIONAL = frozenset({*UNUSED, "inference_cuda_graph_scope", "cuda_graph_scope"})
 """Fields that not every release has; where one is missing, nothing can be wrong in it."""
 
@@ -55,6 +56,11 @@ def bridge_release_of(version: str) -> str:
     return match.group(1)
 
 
+def has_environment(version: str) -> bool:
+    """Whether containers of a Megatron-Bridge version carry environment variables."""
+    return BRIDGE_RELEASES.index(bridge_release_of(version)) >= BRIDGE_RELEASES.index(_ENVIRONMENT_SINCE)
+
+
 def is_container(config: object) -> bool:
     """Whether this is a ConfigContainer, or an object or mapping that looks like one."""
     view = Resolved(config)
@@ -62,7 +68,12 @@ def is_container(config: object) -> bool:
 
 
 def render_container(
-    settings: Mapping[str, object], env: Mapping[str, str], *, megatron_core: str, megatron_bridge: str
+    settings: Mapping[str, object],
+    env: Mapping[str, str],
+    *,
+    megatron_core: str,
+    megatron_bridge: str,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Field]:
     """The complete set: dotted path in a ConfigContainer -> plain value.
 
@@ -71,6 +82,7 @@ def render_container(
         env: Variables of the policy; they become ``env_vars.NAME``.
         megatron_core: Release that names the fields, such as ``0.19.2``.
         megatron_bridge: Release of the container, such as ``0.6.2``.
+        environment: Variables in force where training starts; a release without ``env_vars`` needs none of these.
 
     Raises:
         PolicyError: an illegal setting, an unsupported release, or something that a container cannot express.
@@ -79,8 +91,9 @@ def render_container(
     groups = fields_by_group(_without_launch(settings), megatron_core)
     fields = {path: value for group in groups.values() for path, value in group.items()}
     variables = {**env, **environment_of(settings)}
-    if variables and _older(release):
-        raise _no_environment(variables, release)
+    if not has_environment(release):
+        _check_in_force(variables, environment or {}, release)
+        return fields
     return {**fields, **{f"env_vars.{name}": value for name, value in variables.items()}}
 
 
@@ -138,6 +151,7 @@ def overrides_of(
     megatron_core: str,
     megatron_bridge: str,
     container: object | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The same as Hydra ``KEY=VALUE`` words for Megatron-Bridge's launcher.
 
@@ -148,6 +162,7 @@ def overrides_of(
         megatron_bridge: Release of the container.
         container: What the recipe builds; then the words are exactly what differs, leftovers deleted. None = the
             complete set, for any recipe that has a CommOverlapConfig; it deletes nothing.
+        environment: As for :func:`render_container`.
 
     Raises:
         PolicyError: as :func:`apply_container`; launch settings, which no word can say.
@@ -159,14 +174,19 @@ def overrides_of(
             hint="autotune policy exec FILE -- COMMAND",
         )
     if container is None:
-        rendered = render_container(settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge)
+        rendered = render_container(
+            settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge, environment=environment
+        )
         return [override_word(Change(path, value), added=True) for path, value in rendered.items()]
-    changes = plan_changes(container, settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge)
+    changes = plan_changes(
+        container, settings, env, megatron_core=megatron_core, megatron_bridge=megatron_bridge, environment=environment
+    )
     variables = Resolved(container).raw("env_vars")
     built = overlap_class(container) if any(change.path == "comm_overlap" for change in changes) else type(None)
     target = f"{built.__module__}.{built.__qualname__}"
     return [
-        override_word(change, added=change.path.partition(".")[2] not in variables, target=target) for change in changes
+        override_word(change, added=change.path.partition(".")[2] not in (variables or ()), target=target)
+        for change in changes
     ]
 
 
@@ -211,7 +231,8 @@ def plan_changes(
     for path, value in fields.items():
         before = view.raw(path)
         if before is ABSENT:
-            if path.rpartition(".")[2] not in _OPTIONAL:
+            name = path.rpartition(".")[2]
+            if name not in _OPTIONAL and not (name in _RANDOM_STATE and value is False):
                 missing.append(path)
         elif type(before) is not type(value) or before != value:
             changes.append(Change(path, copy.deepcopy(value)))
@@ -229,9 +250,7 @@ def _variable_changes(
 ) -> list[Change]:
     present = view.raw("env_vars")
     if not isinstance(present, Mapping):
-        missing = {name: value for name, value in variables.items() if environment.get(name) != value}
-        if missing:
-            raise _no_environment(missing, release)
+        _check_in_force(variables, environment, release)
         return []
     changes = [
         Change(f"env_vars.{name}", value)
@@ -278,12 +297,10 @@ def _check_container(container: object) -> None:
         raise PolicyError("this is no ConfigContainer: it has no model, ddp and train")
 
 
-def _older(release: str) -> bool:
-    return BRIDGE_RELEASES.index(release) < BRIDGE_RELEASES.index(_ENVIRONMENT_SINCE)
-
-
-def _no_environment(variables: Mapping[str, str], release: str) -> PolicyError:
-    return PolicyError(
-        f"a container of Megatron-Bridge {release} has no env_vars for {', '.join(variables)}",
-        hint="start it with: autotune policy exec FILE -- COMMAND",
-    )
+def _check_in_force(variables: Mapping[str, str], environment: Mapping[str, str], release: str) -> None:
+    missing = [name for name, value in variables.items() if environment.get(name) != value]
+    if missing:
+        raise PolicyError(
+            f"a container of Megatron-Bridge {release} has no env_vars for {', '.join(missing)}",
+            hint="start it with: autotune policy exec FILE -- COMMAND",
+        )

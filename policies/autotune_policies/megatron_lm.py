@@ -147,13 +147,18 @@ def merge_arguments(argv: Sequence[str], settings: Mapping[str, object], release
         release: Release of Megatron-LM.
 
     Raises:
-        PolicyError: as :func:`arguments_of`, and a command line whose settings come from a file.
+        PolicyError: as :func:`arguments_of`, a command line whose settings come from a file, or one that ends its
+            options by ``--``, after which ours would mean nothing.
     """
     name = release_of(release)
     ours = arguments_of(settings, name)
     governed = {flag.word for flag in flags_of(name).values() if flag.field not in _left_alone(settings, name)}
     kept: list[str] = []
+    said = False
     for word, values in split_words(argv, name):
+        said |= word in governed
+        if said and values == ["--"]:  # one before them all belongs to a launcher
+            raise PolicyError("'--' ends the options, so nothing after it is read", hint="remove it")
         if word in DEFERRED:
             raise PolicyError(f"{word}: the settings would come from a file", hint="remove it from the command line")
         if word not in governed:

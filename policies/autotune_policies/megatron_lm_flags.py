@@ -46,7 +46,7 @@ ALWAYS_SAID = frozenset(
 """Fields that are written even at the parser's own default, so that a reader sees the whole layout."""
 
 
-DEFERRED = ("--yaml-cfg", "--use-checkpoint-args")
+DEFERRED = ("--yaml-cfg", "--use-checkpoint-args", "--args-file")
 """Words by which a file, not the command line, says what runs."""
 
 _NUMBER = re.compile(r"-\d+(\.\d*)?|-\d*\.\d+")

@@ -51,7 +51,10 @@ def read_script(text: str, name: str, release: str) -> Imported:
     except PolicyError as error:
         raise PolicyFormatError(f"{where}: {error.message}", hint=error.hint) from error
     ignored = sorted(set(command.variables) - set(env))
-    notes = (f"variables that are no tuning knobs: {', '.join(ignored)}",) if ignored else ()
+    notes: tuple[str, ...] = (f"variables that are no tuning knobs: {', '.join(ignored)}",) if ignored else ()
+    if command.unread:
+        lines = ", ".join(map(str, command.unread))
+        notes += (f"what line {lines} of {name} reads was not read: give variables that it sets with --env",)
     return _imported(settings, env, contract, release, f"command line in {name}", notes)
 
 

@@ -98,6 +98,10 @@ class Difference:
     remedy: str = ""
 
 
+_MAX_PARTS = 100_000
+"""Keys and values; a saved configuration has fewer than two thousand."""
+
+
 def read_resolved(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """The mapping in a saved configuration; unlike a policy it may repeat parts of itself by alias.
 
@@ -109,15 +113,37 @@ def read_resolved(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
     try:
-        document = yaml.load(text, Loader=yaml.SafeLoader)
-        plain(document)  # a part that contains itself has no plain form
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None and _written_out(node, {}) > _MAX_PARTS:
+            raise PolicyFormatError(f"{name}: written out without aliases it has more than {_MAX_PARTS} parts")
+        document = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
         raise PolicyFormatError(f"{where}: {error.problem or error.context}") from error
+    except PolicyFormatError:
+        raise
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PolicyFormatError(f"{name}: not readable as YAML: {reason}") from error
     if not isinstance(document, Mapping):
         raise PolicyFormatError(f"{name}: a configuration is a mapping", hint="logger.save_config_filepath saves one")
     return document
+
+
+def _written_out(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """Parts that a node has once every alias in it is replaced by what it names, without replacing any.
+
+    Raises:
+        ValueError: a part that contains itself.
+    """
+    if id(node) not in known:
+        known[id(node)] = None
+        inner = [] if isinstance(node, yaml.ScalarNode) else node.value
+        parts = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
+        known[id(node)] = 1 + sum(_written_out(part, known) for part in parts)
+    count = known[id(node)]
+    if count is None:
+        raise ValueError("a part of it contains itself")
+    return count

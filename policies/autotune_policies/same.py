@@ -174,8 +174,11 @@ def _delayed(wanted: Any, found: Any, section: str, view: Resolved) -> bool:
 
 
 def _random_state(wanted: Any, found: Any, section: str, view: Resolved) -> bool:
-    """Before training starts either of two switches is enough; Megatron refuses graphs without them."""
-    return not settled(view) or _equal(wanted, found)
+    """Before training starts either of two switches is enough; Megatron refuses graphs without them.
+
+    Without graphs a recipe may have it for reasons of its own.
+    """
+    return not wanted or not settled(view) or _equal(wanted, found)
 
 
 def _sharded(wanted: Any, found: Any, section: str, view: Resolved) -> bool:

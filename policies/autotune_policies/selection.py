@@ -2,19 +2,22 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from autotune_policies.applicability import Comparison, compare, describe
-from autotune_policies.apply import detect_stack
+from autotune_policies.apply import checked_versions, detect_stack
 from autotune_policies.backends import BACKENDS
 from autotune_policies.errors import PolicyError
-from autotune_policies.policy import Policy, load_policy
+from autotune_policies.policy import Policy, parse_policy, read_text
 from autotune_policies.settings import Settings, expert_group, model_parallel_ranks
 
+_SAYS_SCHEMA = re.compile(r"^(\{\s*)?['\"]?schema['\"]?\s*:", re.MULTILINE)
 _TRUST = ("measured", "replayed", "predicted", "imported")
+_RAN = ("measured", "replayed")
 _WEIGHTS = ("stack.megatron_core", "precision", "seq_length", "global_batch_size", "num_gpus")
 """Differences that carry over worst first; other parts of the stack come last."""
 
@@ -29,7 +32,8 @@ class Found:
             ``fallback``: only its verified baseline carries over.
         differs: One phrase per condition that this run does not meet.
         unchecked: Conditions on which nothing was said.
-        also: Other files that hold just as well; what was left open decides between them.
+        also: Other files that hold just as well; what was left open decides between them. Predicted and imported ones
+            are among them unless they were asked for.
         broken: Files of the folder that are no policies: name -> what is wrong.
     """
 
@@ -67,10 +71,12 @@ def find(
     precision: str | None = None,
     seq_length: int | None = None,
     global_batch_size: int | None = None,
+    predicted: bool = False,
 ) -> Found:
     """The policy in a folder (and folders below) that holds for a run, or else the nearest one.
 
-    Measured policies go before replayed, predicted and imported ones, newer before older, then by file name.
+    Measured policies go before replayed ones, newer before older, then by file name. Those that nobody has run are
+    proposed only when they are asked for, and then after the others.
 
     Args:
         folder: Where the policies are.
@@ -81,22 +87,29 @@ def find(
         precision: Such as ``bf16``; None = not said, and then listed as unchecked.
         seq_length: Tokens per sequence; the same.
         global_batch_size: Sequences per optimizer step; the same.
+        predicted: Propose predicted and imported policies too.
 
     Raises:
-        PolicyError: nothing in the folder fits; the message says what is there.
+        PolicyError: a wrong argument, or nothing in the folder fits; the message says what is there.
         OSError: the folder cannot be read.
     """
-    versions = detect_stack() if stack is None else stack
+    for name, count in (("num_gpus", num_gpus), ("seq_length", seq_length), ("global_batch_size", global_batch_size)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+            raise PolicyError(f"{name} is {count!r}, but it is a whole number of at least 1")
+    versions = detect_stack() if stack is None else checked_versions(stack)
     facts: dict[str, Any] = {
         "model": model, "cluster": cluster, "num_gpus": num_gpus, "precision": precision, "seq_length": seq_length,
         "global_batch_size": global_batch_size, **{f"stack.{name}": value for name, value in versions.items()},
     }  # fmt: skip
     policies, broken = read_folder(folder)
     candidates = [(policy, compare(policy.applies_to, facts)) for policy in policies]
-    exact = [row for row in candidates if not row[1].differing]
-    if exact:
-        also = tuple(policy.name for policy, _ in exact[1:])
-        return Found(exact[0][0], "exact", (), exact[0][1].unchecked, also, broken)
+    holding = [row for row in candidates if not row[1].differing]
+    if not predicted:
+        candidates = [row for row in candidates if row[0].evidence["kind"] in _RAN]
+    best = next((row for row in candidates if not row[1].differing), None)
+    also = tuple(policy.name for policy, _ in holding if best is None or policy is not best[0])
+    if best is not None:
+        return Found(best[0], "exact", (), best[1].unchecked, also, broken)
     near = [row for row in candidates if "model" not in row[1].differing]
     choices: tuple[tuple[Literal["nearest", "fallback"], Iterator[_Candidate]], ...]
     choices = (("nearest", _nearest(near, num_gpus)), ("fallback", _fallbacks(near, num_gpus)))
@@ -104,7 +117,12 @@ def find(
         best = min(rows, key=lambda row: _distance(row[0], row[1], num_gpus), default=None)
         if best is not None:
             policy, comparison = best
-            return Found(policy, kind, comparison.mismatches, comparison.unchecked, (), broken)
+            return Found(policy, kind, comparison.mismatches, comparison.unchecked, also, broken)
+    if also:
+        raise PolicyError(
+            f"no policy in {os.fspath(folder)} that ran fits model {model} on {num_gpus} GPUs of {cluster}",
+            hint=f"nobody has run {', '.join(also)}; predicted=True (--allow-predicted) takes it all the same",
+        )
     raise PolicyError(
         f"no policy in {os.fspath(folder)} fits model {model} on {num_gpus} GPUs of {cluster}",
         hint=_contents(policies, model, broken),
@@ -114,15 +132,19 @@ def find(
 def read_folder(folder: str | os.PathLike[str]) -> tuple[list[Policy], dict[str, str]]:
     """The policies of a folder and those below, best evidence first, and the files that are none, with the reason.
 
+    A YAML file that does not name a schema does not mean to be one, and is passed over.
+
     Raises:
         OSError: the folder cannot be read.
     """
     os.listdir(folder)  # a folder that is not there is an error, not an empty one
     policies: list[Policy] = []
     broken: dict[str, str] = {}
-    for path in sorted(Path(folder).rglob("*.yaml")):
+    for path in sorted(path for pattern in ("*.yaml", "*.yml") for path in Path(folder).rglob(pattern)):
         try:
-            policies.append(load_policy(path))
+            text = read_text(path)
+            if _SAYS_SCHEMA.search(text):  # a request or a trial's record may lie beside a policy
+                policies.append(parse_policy(text, str(path)))
         except PolicyError as error:
             broken[str(path)] = error.message
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Cuts a shell script into commands, and those into words whose parts say where they come from."""
+"""Cuts a shell script into statements, and those into words whose parts say where they come from."""
 
 import re
 from collections.abc import Iterator
@@ -12,6 +12,9 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _PLAIN_NAME = re.compile(r"\w+|[@*#?$!]")
 _BRACED = re.compile(r"(\w+|[@*#])(\[[@*]\])?(?:(:?-)(.*))?", re.DOTALL)
 _ENDS = "\n;|&()"
+_OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|[\n;|&()]")
+_LEAVES_OPEN = ("&&", "||", "|", "|&")
+_ELSEWHERE = ("|", "|&", "&")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,24 @@ class Reference:
 
 Word = list[Literal | Reference | Unknown]
 
+
+@dataclass(frozen=True)
+class Statement:
+    """What stands between two operators of the shell.
+
+    Attributes:
+        line: Where it begins, from 1.
+        words: Its words.
+        before: The operator before it, such as ``&&``; a line break counts only where nothing else stands.
+        certain: Whether it runs in this very shell and does not depend on how another command ends.
+    """
+
+    line: int
+    words: list[Word]
+    before: str
+    certain: bool
+
+
 NEXT_ITEM = Literal("\1", False)
 """Parts the items of an array."""
 END_OF_ARRAY = Literal("\0", False)
@@ -59,11 +80,12 @@ class Lexer:
         self.text = text.replace("\r\n", "\n")
         self.name = name
         self.at = 0
+        self.here_documents: list[str] = []
 
-    def commands(self) -> Iterator[tuple[int, list[Word]]]:
-        """Each command: the line where it begins, from 1, and its words."""
+    def statements(self) -> Iterator[Statement]:
+        """Each statement; ``((...))`` is one too, in the words of ``let``, which means the same."""
         words: list[Word] = []
-        begun = 1
+        begun, before, brackets = 1, "\n", 0
         while self.at < len(self.text):
             char = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
@@ -72,13 +94,21 @@ class Lexer:
                 self.at += 1
             elif char == "#":
                 self.at = self._end_of_line()
-            elif char in "<>":
+            elif char in "<>" or self.text.startswith("&>", self.at):
                 self._redirection()
+            elif self.text.startswith("((", self.at) and (end := self.text.find("))", self.at)) > 0:
+                words += [[Literal("let", False)], [Literal(self.text[self.at + 2 : end], True)]]
+                begun, self.at = self._line(), end + 2
             elif char in _ENDS:
+                operator = self._operator()
                 if words:
-                    yield begun, words
+                    yield Statement(
+                        begun, words, before, not brackets and before not in _LEAVES_OPEN and operator not in _ELSEWHERE
+                    )
+                if words or operator != "\n":
+                    before = operator
+                brackets = max(0, brackets + (operator == "(") - (operator == ")"))
                 words = []
-                self.at += 1
             else:
                 if not words:
                     begun = self._line()
@@ -86,7 +116,24 @@ class Lexer:
                 if not (word and isinstance(word[0], Literal) and word[0].text.isdigit() and self._next() in "<>"):
                     words.append(word)
         if words:
-            yield begun, words
+            yield Statement(begun, words, before, not brackets and before not in _LEAVES_OPEN)
+
+    def _operator(self) -> str:
+        match = _OPERATOR.match(self.text, self.at)
+        assert match is not None
+        self.at = match.end()
+        if match.group() == "\n":
+            while self.here_documents:
+                self._skip_here_document(self.here_documents.pop(0))
+        return match.group()
+
+    def _skip_here_document(self, end: str) -> None:
+        """What a command reads is no part of the script."""
+        while self.at < len(self.text):
+            line = self.text[self.at : self._end_of_line()]
+            self.at = min(len(self.text), self._end_of_line() + 1)
+            if line.lstrip("\t") == end:
+                return
 
     def _next(self) -> str:
         return self.text[self.at : self.at + 1] or "\n"
@@ -99,12 +146,15 @@ class Lexer:
         return len(self.text) if end < 0 else end
 
     def _redirection(self) -> None:
+        here_document = self.text.startswith("<<", self.at) and not self.text.startswith("<<<", self.at)
         while self._next() in "<>&|-" and self.at < len(self.text):
             self.at += 1
         while self._next() in " \t":
             self.at += 1
         if self._next() not in _ENDS:
-            self._word(_ENDS)
+            word = self._word(_ENDS)
+            if here_document:
+                self.here_documents.append("".join(part.text for part in word if isinstance(part, Literal)))
 
     def _word(self, ends: str) -> Word:
         word: Word = []
@@ -178,6 +228,9 @@ class Lexer:
         begun = self.at
         if self.text[self.at] == "`":
             return Unknown(f"`{self._until('`')}`")
+        if self.text.startswith("$'", self.at) and not quoted:
+            self.at += 1
+            return Unknown(f"$'{self._until(chr(39))}'")
         if self.text.startswith("$(", self.at):
             self._balanced("(", ")")
             return Unknown(self.text[begun : self.at])

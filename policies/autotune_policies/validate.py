@@ -4,6 +4,7 @@ A training container has no schema library, and a person who edits a policy by h
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,15 @@ _MEASUREMENT = (
 )  # fmt: skip
 """Without these nobody can tell what was measured, so it is no measurement."""
 _NUMBERS = ("trial", "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_bytes")
-"""What only a run, or a prediction of one, can know."""
+"""What only a run can know."""
+_UNMEASURED = {
+    "predicted": "what is predicted is named predicted_step_time_s and so on",
+    "imported": "nothing was measured",
+}
+"""Kinds without such numbers, with the way out."""
 _POSITIVE = ("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_bytes", "num_gpus")
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 Part = tuple[str | int, ...]
 Fail = Callable[..., PolicyFormatError]
@@ -54,6 +62,7 @@ def check_policy(document: Document) -> dict[str, Any]:
     _check_launch(_mapping(root, ("launch",), fail), fail)
     _check_surroundings(root, fail)
     _check_evidence(_mapping(root, ("evidence",), fail), fail)
+    _check_place(root["applies_to"], root["evidence"], fail)
     _check_alternatives(root.get("alternatives", []), fail)
     if root.get("fallback") is not None:
         _check_settings(_mapping(root, ("fallback",), fail), ("fallback",), fail)
@@ -132,14 +141,12 @@ def _check_evidence(evidence: dict[str, Any], fail: Fail) -> None:
         for name in _MEASUREMENT:
             if evidence.get(name) is None:
                 raise fail(("evidence",), f"evidence.kind is measured, but {name} is missing")
-    if kind == "predicted" and evidence.get("trial") is not None:
-        raise fail(("evidence", "trial"), "evidence.kind is predicted, but a trial is named")
-    if kind == "imported":
+    if kind in _UNMEASURED:
         for name in _NUMBERS:
             if evidence.get(name) is not None:
-                raise fail(
-                    ("evidence", name), f"evidence.kind is imported, but {name} is given", "nothing was measured"
-                )
+                message = f"evidence.kind is {kind}, but {name} is given"
+                raise fail(("evidence", name), message, _UNMEASURED[kind])
+    _check_origin(evidence, fail)
     for name in _POSITIVE:
         if evidence.get(name) is not None:
             _check_positive(evidence[name], ("evidence", name), fail)
@@ -152,10 +159,37 @@ def _check_evidence(evidence: dict[str, Any], fail: Fail) -> None:
         if "median" not in step_time:
             raise fail(path, "evidence.step_time_s has no median")
         _check_positive(step_time["median"], (*path, "median"), fail)
-        _check_interval(step_time.get("ci95"), (*path, "ci95"), fail)
+        _check_interval(step_time.get("ci95"), step_time["median"], (*path, "ci95"), fail)
 
 
-def _check_interval(interval: object, path: Part, fail: Fail) -> None:
+def _check_origin(evidence: dict[str, Any], fail: Fail) -> None:
+    """Which trial it was, and when."""
+    trial, created_at = evidence.get("trial"), evidence.get("created_at")
+    if trial is not None and (isinstance(trial, bool) or not isinstance(trial, int) or trial < 0):
+        raise fail(("evidence", "trial"), f"evidence.trial is {trial!r}, but it is a whole number of at least 0")
+    if created_at is None:
+        return
+    from datetime import datetime
+
+    try:
+        legal = isinstance(created_at, str) and _DATE.match(created_at) and datetime.fromisoformat(created_at)
+    except ValueError:
+        legal = None
+    if not legal:
+        message = f"evidence.created_at is {created_at!r}, which is no date"
+        raise fail(("evidence", "created_at"), message, "such as '2026-01-02T03:04:05+00:00'")
+
+
+def _check_place(applies_to: dict[str, Any], evidence: dict[str, Any], fail: Fail) -> None:
+    """A policy that holds for one number of GPUs was made on that number."""
+    condition, num_gpus = applies_to["num_gpus"], evidence.get("num_gpus")
+    exact = condition.get("exact") if isinstance(condition, dict) else condition
+    if None not in (exact, num_gpus) and exact != num_gpus:
+        message = f"evidence.num_gpus is {num_gpus}, but applies_to.num_gpus is {exact}"
+        raise fail(("evidence", "num_gpus"), message)
+
+
+def _check_interval(interval: object, median: float, path: Part, fail: Fail) -> None:
     if interval is None:
         return
     if not isinstance(interval, list) or len(interval) != 2:
@@ -164,6 +198,8 @@ def _check_interval(interval: object, path: Part, fail: Fail) -> None:
         _check_positive(bound, (*path, index), fail)
     if interval[0] > interval[1]:
         raise fail(path, f"{_dotted(path)} is {interval!r}, but the lower bound stands first")
+    if not interval[0] <= median <= interval[1]:
+        raise fail(path, f"{_dotted(path)} is {interval!r}, but the median {median} is not in it")
 
 
 def _check_alternatives(entries: object, fail: Fail) -> None:

@@ -12,7 +12,8 @@ from autotune_policies.apply import detect_stack
 from autotune_policies.bridge_fields import effective, fields_by_group, model_path
 from autotune_policies.container_facts import contract_of
 from autotune_policies.errors import PolicyError
-from autotune_policies.megatron_bridge import bridge_release_of, is_container, read_container
+from autotune_policies.megatron_bridge import bridge_release_of, has_environment, is_container, read_container
+from autotune_policies.model_facts import other_model, other_precision, other_tokens, own_variables
 from autotune_policies.policy import Policy
 from autotune_policies.resolved import ABSENT, OPAQUE, Difference, Resolved
 from autotune_policies.same import alone, judged_alone, same_field, same_setting
@@ -96,6 +97,10 @@ def inspect_container(
     # What was saved without its content cannot be compared; the policy's value in its place keeps the rest readable.
     readable = _patched(resolved, {path: rendered[path] for path in opaque})
     rows = _canonical(policy, readable, core, bridge)
+    if rows is None:
+        numbers, others = _of_another_kind(rendered, view)
+        rows = _canonical(policy, _patched(readable, numbers | {row.field: row.wanted for row in others}), core, bridge)
+        rows = None if rows is None else [*rows, *others]
     unreadable = rows is None
     for path, wanted in rendered.items():
         found = view.get(path)
@@ -105,13 +110,23 @@ def inspect_container(
     if rows is None:
         rows = [Difference("settings", "legal values", "a value that no setting can have")]
     variables, unseen = _variables(policy, view, bridge, environment)
-    contract, known, unknown = _contract(
-        policy, {**contract_of(view, describe(policy.applies_to["precision"])), **(facts or {})}
-    )
-    checked = (*(path for path in rendered if path not in opaque), *(f"env_vars.{name}" for name in policy.env), *known)
+    precision = describe(policy.applies_to["precision"])
+    told = contract_of(view, precision)
+    if (contradiction := other_precision(view, precision)) is not None:
+        told["precision"] = contradiction
+    contract, known, unknown = _contract(policy, {**told, **(facts or {})})
+    shape, compared = other_model(policy, view)
+    if compared and "model" in unknown:
+        unknown["model"] = "its name is not in this record; its shape was compared"
+    checked = (
+        *(path for path in rendered if path not in opaque), *(f"env_vars.{name}" for name in policy.env),
+        *known, *compared,
+    )  # fmt: skip
+    in_force = environment if environment is not None else view.get("env_vars")
+    beside = own_variables(policy, in_force if isinstance(in_force, Mapping) else {})
     return Verification(
-        tuple(explained(row, view) for row in (*rows, *variables)) + tuple(contract),
-        tuple(suspects(view)),
+        (*(explained(row, view) for row in (*rows, *variables)), *contract, *shape, *other_tokens(policy, view)),
+        (*suspects(view), *beside),
         tuple(name for name in checked if name not in unseen),
         {**unknown, **opaque, **unseen, **_launch(policy)},
     )
@@ -180,6 +195,21 @@ def _canonical(policy: Policy, container: object, core: str, bridge: str) -> lis
     return [*_differing_settings(wanted, seen), *(Difference(name, wanted[name], ABSENT) for name in unsaid)]
 
 
+def _of_another_kind(rendered: Mapping[str, object], view: Resolved) -> tuple[dict[str, object], list[Difference]]:
+    """Numbers in another form than the policy's (``108.0``), and values that no switch or number can have."""
+    numbers: dict[str, object] = {}
+    others: list[Difference] = []
+    for path, wanted in rendered.items():
+        found = view.get(path)
+        if not isinstance(wanted, int | float) or found is None or found is ABSENT:
+            continue
+        if isinstance(found, float) and found.is_integer() and not isinstance(wanted, bool):
+            numbers[path] = int(found)
+        elif not isinstance(found, type(wanted)) or isinstance(found, bool) != isinstance(wanted, bool):
+            others.append(Difference(path, wanted, found))
+    return numbers, others
+
+
 def _patched(container: object, values: Mapping[str, object]) -> object:
     """The container with other values at these paths; it is not changed itself."""
     root: object = container
@@ -220,11 +250,11 @@ def _variables(
     saved = view.raw("env_vars")
     unseen: dict[str, str] = {}
     if environment is None:
-        if not isinstance(saved, Mapping):
+        if not isinstance(saved, Mapping) and not has_environment(bridge):
             missing = f"a container of Megatron-Bridge {bridge} has no variables"
             return [], {f"env_vars.{name}": missing for name in policy.env} | _unseen(policy)
         unseen = _unseen(policy)
-    variables = environment if environment is not None else saved
+    variables = environment if environment is not None else saved if isinstance(saved, Mapping) else {}
     return _differing_variables(policy, "env_vars", variables), unseen
 
 

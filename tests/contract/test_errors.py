@@ -35,7 +35,7 @@ def test_the_drawn_tree_is_the_real_one(name):
 
 def test_the_drawn_exit_statuses_are_the_real_ones():
     module = importlib.import_module("autotune.errors")
-    drawn = {name: re.search(r"exit status (\d)", text) for name, (_, text) in tree_in(module.__doc__).items()}
+    drawn = {name: re.search(r"exit status (\d+)", text) for name, (_, text) in tree_in(module.__doc__).items()}
     told = {name: int(found.group(1)) for name, found in drawn.items() if found}
     assert len(told) >= 4
     assert {name: getattr(module, name).exit_status for name in told} == told

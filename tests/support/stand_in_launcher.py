@@ -5,6 +5,7 @@ Rank 0 prints the arguments and its memory, the last rank the steps, each line i
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 
@@ -35,7 +36,14 @@ def main() -> None:
     if behaviour == "lie":
         fields["moe_token_dispatcher_type"] = "alltoall"
     if RANK == 0 and behaviour != "silent":
-        print_arguments({**fields, **vars(own), "world_size": int(os.environ["WORLD_SIZE"])})
+        other = {"num_layers": 1, "hidden_size": 8} if behaviour == "other_model" else {}
+        print_arguments({**fields, **vars(own), **other, "world_size": int(os.environ["WORLD_SIZE"])})
+    if RANK == 0 and behaviour == "leave_behind":
+        quiet = subprocess.DEVNULL
+        left = subprocess.Popen(
+            ["sleep", "600"], env={}, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet
+        )
+        say(f"left behind: {left.pid}")
     for step in range(1, own.train_iters + 1):
         time.sleep(0.01)
         if behaviour == "die" and step == 4 and RANK == 1:
@@ -46,7 +54,11 @@ def main() -> None:
             time.sleep(3600)
         if behaviour == "short" and step == 6:
             break
+        if behaviour == "other_model" and step == own.train_iters:
+            time.sleep(3600)
         print_step(step, own, step_time_ms=10.0 * fields["micro_batch_size"], nan=behaviour == "nan" and step == 5)
+    if behaviour == "exit_3" and RANK == WORLD_SIZE - 1:
+        sys.exit(3)
 
 
 def fields_of(words: list[str]) -> dict[str, object]:

@@ -15,7 +15,8 @@ Every event has ``event`` and ``time_s`` (Unix time). Further fields:
     finished  steps, peak_memory_bytes, peak_memory_kind (``rss_over_imports`` on a CPU: peak resident memory minus
               that after imports; ``cuda_allocated``; ``log_lines``; ``rss`` of a command's processes on a CPU; null and
               ``not_said`` where a command's rank printed none); resolved and claim, as
-              they are at the end
+              they are at the end; profile (on one rank of a profiled run: rank, steps, host, trace, and seconds per
+              step by part, see native/trace.py)
     failed    kind (rejected: the configuration was refused at build | out_of_memory | numerics | exception), error
               (class name), message
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_LINE_END = re.compile(rb"[\r\n]+")
+_LINE_END = re.compile(rb"[\r\n]")
 
 _HEAD = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)\s*\|")
 _END = re.compile(r"\bnumber of nan iterations:\s*(\d+)\s*\|?")
@@ -25,7 +25,8 @@ _DUMP_END = re.compile(r"-{3,} end of arguments -{3,}")
 
 _TORN_LINES = 8
 """A step line that is not complete after so many more lines never will be."""
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 1 << 16
+"""Of a longer line only so much of its end is read: a record that follows a dump of something without a line end."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +83,32 @@ class LogReader:
     """Turns the output of a program into records, whatever the pieces in which it arrives."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._torn = ""
         self._torn_lines = 0
         self._dump: list[str] | None = None
 
     def feed(self, data: bytes) -> list[Record]:
         """The records that these bytes complete."""
-        *lines, self._rest = _LINE_END.split(self._rest + data)
-        if len(self._rest) > _LONGEST_LINE:
-            self._rest = self._rest[-_LONGEST_LINE:]
-        return [record for line in lines for record in self._line(_text(line))]
+        records: list[Record] = []
+        *ends, rest = _LINE_END.split(data)
+        for end in ends:
+            self._rest += end
+            records += self._whole()
+        self._rest += rest
+        if len(self._rest) > 2 * _LONGEST_LINE:  # rarely, so that the cost of a byte does not grow with the line
+            del self._rest[:-_LONGEST_LINE]
+        return records
 
     def close(self) -> list[Record]:
         """The records in what is left at the end of the output."""
-        records = list(self._line(_text(self._rest))) if self._rest else []
-        self._rest = b""
-        return records + list(self._give_up())
+        return self._whole() + list(self._give_up())
+
+    def _whole(self) -> list[Record]:
+        """The records of the line that has come to its end; an empty one is none, as between a CR and its LF."""
+        line = bytes(self._rest[-_LONGEST_LINE:])
+        self._rest.clear()
+        return list(self._line(_text(line))) if line else []
 
     def _line(self, line: str) -> Iterator[Record]:
         if self._dump is not None or _DUMP_START.search(line):

@@ -120,9 +120,10 @@ class NodeRanks:
         self._janitor: Janitor | None = None
         self._new_steps: list[StepRecord] = []
         self._new_resolved: dict[str, Any] | None = None
-        self._new_claims: list[Claim] = []
+        self._new_claims: dict[int, Claim] = {}
         self._new_stacks: dict[int, str] = {}
         self._health: dict[str, Any] | None = None
+        self._profile: dict[str, Any] | None = None
         self._sampler: HealthSampler | None = None
         if nvml is not None or spec.gang.device == "cuda":
             gpus = visible_gpus(spec.gang.ranks_per_node)
@@ -165,8 +166,8 @@ class NodeRanks:
             self._look()
             self._sum_up_health()
             status = self._status()
-            self._new_steps, self._new_resolved, self._new_claims = [], None, []
-            self._new_stacks, self._health = {}, None
+            self._new_steps, self._new_resolved, self._new_claims = [], None, {}
+            self._new_stacks, self._health, self._profile = {}, None, None
             return status
 
     def kill(self, why: Why = "cancelled", message: str = "cancelled", *, stacks: bool = False) -> bool:
@@ -272,8 +273,10 @@ class NodeRanks:
                     self._new_steps.append(record)
                 if isinstance(event.get("resolved"), dict):
                     self._new_resolved = event["resolved"]
+                if isinstance(event.get("profile"), dict):
+                    self._profile = event["profile"]
                 if isinstance(event.get("claim"), dict):
-                    self._new_claims.append(Claim((rank.rank,), event["claim"]))
+                    self._new_claims[rank.rank] = Claim((rank.rank,), event["claim"])  # its last one counts
 
     def _verdict(self) -> tuple[Why, str] | None:
         """Why the ranks must die now, if they must."""
@@ -298,9 +301,10 @@ class NodeRanks:
             ranks=tuple(rank.status() for rank in self._ranks),
             steps=tuple(self._new_steps),
             resolved=self._new_resolved,
-            claims=merged(self._new_claims),
+            claims=merged(self._new_claims.values()),
             stacks=self._new_stacks,
             health=self._health,
+            profile=self._profile,
             ended=all(rank.process.returncode is not None for rank in self._ranks),
             why=self._why,
             message=self._message,

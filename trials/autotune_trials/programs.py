@@ -32,6 +32,9 @@ PLACEHOLDERS: Mapping[str, str] = {
 }
 """What may stand in braces in a command's words, and what it becomes."""
 
+SETTINGS_PLACEHOLDERS = ("arguments", "overrides", "policy")
+"""Those by which the trial's settings reach a command; without one of them every trial would run the same."""
+
 SEVERAL_WORDS = ("arguments", "overrides")
 """Placeholders that become several words where they are a whole word."""
 

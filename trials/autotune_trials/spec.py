@@ -107,6 +107,7 @@ class TrialSpec:
         program: Which trial program runs it: ``native``, ``bridge`` or ``command``.
         recipe: What a bridge trial runs; None for the others.
         command: What a command trial runs; None for the others.
+        profile_steps: So many of the last steps run under a profiler, which slows them: such a run is never scored.
         schema: Version of this document.
     """
 
@@ -122,6 +123,7 @@ class TrialSpec:
     program: str = "native"
     recipe: RecipeSpec | None = None
     command: CommandSpec | None = None
+    profile_steps: int = 0
     schema: str = SCHEMA
 
     def to_json(self) -> str:
@@ -167,6 +169,9 @@ def spec_from(raw: Mapping[str, Any]) -> TrialSpec:
         needed = {"recipe": "bridge", "command": "command"}[name] == spec.program
         if needed == (getattr(spec, name) is None):
             raise SpecError(f"field {name!r} {'is missing' if needed else 'does not belong'}: program={spec.program}")
+    most = spec.contract.steps if spec.program == "native" else 0
+    if not 0 <= spec.profile_steps <= most:
+        raise SpecError(f"profile_steps={spec.profile_steps} must be from 0 to {most}: program={spec.program}")
     return spec
 
 

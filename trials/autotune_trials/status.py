@@ -59,6 +59,7 @@ class NodeStatus:
         claims: What its ranks showed of what they built since the last look, equal ones merged.
         stacks: What each rank was doing when its time was up, by rank; handed out once.
         health: What was sampled of this node, once all ranks have ended; handed out once.
+        profile: What the profiler saw, where one of its ranks was profiled; handed out once.
         ended: Whether all ranks have exited.
         why: Why ranks were killed here; None when they were not. ``fence``: nobody asked for too long.
         message: One line for people that belongs to ``why``.
@@ -73,6 +74,7 @@ class NodeStatus:
     claims: tuple[Claim, ...] = ()
     stacks: dict[int, str] = field(default_factory=dict)
     health: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
     ended: bool = False
     why: Why | None = None
     message: str = ""

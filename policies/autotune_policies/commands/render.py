@@ -1,6 +1,7 @@
 """``policy render FILE --for TARGET``: the policy in the words of another program."""
 
 import argparse
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -102,6 +103,7 @@ def _overrides(policy: Policy, options: Any) -> list[str]:
         megatron_core=options.megatron_core or release_here("megatron_core"),
         megatron_bridge=options.megatron_bridge or release_here("megatron_bridge"),
         container=build_recipe(options.recipe) if options.recipe else None,
+        environment=os.environ,
     )
 
 

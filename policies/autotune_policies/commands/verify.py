@@ -4,15 +4,20 @@ import argparse
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune_policies.errors import PolicyError
 from autotune_policies.policy import Policy, load_policy
 from autotune_policies.resolved import ABSENT, read_resolved
+from autotune_policies.settings import SETTINGS
 from autotune_policies.show import value_text, words
 from autotune_policies.streams import json_line, put
 from autotune_policies.verify import Difference, Verification, inspect_container, inspect_settings, release_that_ran
+
+_RECORD = ("megatron_core", "world_size")
+"""What every trial records beside its settings."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -64,20 +69,35 @@ def _lines(row: Difference) -> list[str]:
 
 def _resolved(policy: Policy, options: Any) -> Verification:
     document = read_resolved(options.resolved)
+    if "schema" in document:
+        raise PolicyError(
+            f"{options.resolved} is of the schema {document['schema']}: what should run, not what ran",
+            hint="give the run's ConfigContainer.yaml, or resolved.yaml of a trial",
+        )
     if "settings" in document and "model" not in document:
         if options.megatron_bridge:
             raise PolicyError("--megatron-bridge means nothing to the record of a trial")
-        return inspect_settings(policy, _trial_settings(document, options.resolved), _trial_facts(document))
+        return _trial(policy, document, options.resolved)
     releases = {"megatron_core": options.megatron_core, "megatron_bridge": options.megatron_bridge}
     facts = {f"stack.{name}": release for name, release in releases.items() if release}
     return inspect_container(policy, document, **releases, facts=facts)
 
 
-def _trial_settings(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def _trial(policy: Policy, document: Mapping[str, Any], path: str) -> Verification:
+    """A trial's record says every setting but those of the environment and of the launcher; a gap is a difference."""
     settings = document["settings"]
-    if not isinstance(settings, dict):
-        raise PolicyError(f"{path}: settings is no mapping", hint="is this resolved.yaml of a trial?")
-    return settings
+    missing = [name for name in _RECORD if name not in document]
+    if not isinstance(settings, dict) or missing:
+        reason = f"it has no {', '.join(missing)}" if isinstance(settings, dict) else "settings is no mapping"
+        raise PolicyError(f"{path} is no record of a trial: {reason}", hint="is this resolved.yaml of a trial?")
+    found = inspect_settings(policy, settings, _trial_facts(document))
+    gaps = [
+        Difference(name, value, ABSENT, "the trial's record does not say it")
+        for name, value in policy.settings.items()
+        if name not in settings and SETTINGS[name].home not in ("env", "launch")
+    ]
+    unseen = {name: why for name, why in found.unchecked.items() if name not in {row.field for row in gaps}}
+    return replace(found, differences=(*found.differences, *gaps), unchecked=unseen)
 
 
 def _trial_facts(document: Mapping[str, Any]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -74,6 +75,8 @@ def test_a_study_of_commands_ranks_what_obeyed_and_catches_what_lied(own_command
         ("die", TrialState.INFEASIBLE, "RuntimeError: an expert has left the building (rank 1, node 0, after step 3)"),
         ("out_of_memory", TrialState.INFEASIBLE, "out of device memory"),
         ("nan", TrialState.INFEASIBLE, "numerics: loss=nan at step 5"),
+        ("exit_3", TrialState.INFEASIBLE, "the command exited with status 3 after 10 of 10 steps"),
+        ("other_model", TrialState.INFEASIBLE, "num_layers is 1, not 4; hidden_size is 8, not 128"),
         ("short", TrialState.INFEASIBLE, "the command ended after 5 of 10 steps"),
     ],
 )
@@ -91,6 +94,14 @@ def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
 
     assert outcome.state is TrialState.INFEASIBLE
     assert "rank 1 reported nothing for 5 s after step 3" in outcome.reason
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "leave_behind")
+
+    assert outcome.state is TrialState.COMPLETE, outcome.reason
+    [left] = re.findall(r"left behind: (\d+)", (tmp_path / "node-0.log").read_text(encoding="utf-8"))
+    assert not Path("/proc", left).exists()
 
 
 def test_one_command_per_node_speaks_for_all_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,16 @@ pytestmark = pytest.mark.service
             "error: no Ray cluster answers at '127.0.0.1:1': ",
             "--address HOST:PORT",
         ),
+        (
+            ("--model", "tiny-moe", "--cluster", "local", "--address", "127.0.0.1:1"),
+            "error: cluster 'local' is the CPUs of this machine, so nothing runs at --address 127.0.0.1:1",
+            "leave --address out",
+        ),
+        (
+            ("--model", "tiny-moe", "--cluster", "local", "--trial", "command", "--command", "python x.py {steps}"),
+            "error: the command 'python x.py {steps}' has no place for a trial's settings",
+            "put one of {arguments}, {overrides}, {policy} into it",
+        ),
         (("--model", "dsv4", "--cluster", "gb300"), "error: unknown model 'dsv4'", "did you mean dsv3 or dsv4-flash?"),
         (("--model", "tiny-moe", "--cluster", "locale"), "error: unknown cluster 'locale'", "did you mean local?"),
         (

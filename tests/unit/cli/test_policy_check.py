@@ -184,8 +184,50 @@ def test_an_interruption_is_one_line(check: Check, machine: dict[str, Any], monk
 
     monkeypatch.setattr(sys.modules["autotune.scheduling.remeasure"], "measure_in_turns", interrupted)
     status, out, talk = check(POLICY, "--measure")
-    assert (status, out) == (1, "")
+    assert (status, out) == (130, ""), "1 would be the answer DRIFT"
     assert talk == "error: interrupted; nothing can be said yet\nhint: the same command begins anew\n"
+
+
+def test_a_termination_is_told_as_an_interruption(
+    check: Check, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminated(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys.modules["autotune.scheduling.remeasure"], "measure_in_turns", terminated)
+    status, out, talk = check(POLICY, "--measure")
+    assert (status, out, talk.splitlines()[0]) == (130, "", "error: interrupted; nothing can be said yet")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_a_tolerance_is_a_share(check: Check, number: str) -> None:
+    status, out, talk = check(POLICY, "--measure", f"--tolerance={number}")
+    assert (status, out) == (2, "")
+    assert talk.startswith("error: ")
+    assert number in talk.splitlines()[0]
+
+
+def test_runs_that_scatter_are_no_confidence(
+    check: Check, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    even = sys.modules["autotune.scheduling.remeasure"].measure_in_turns
+
+    def scattered(request: TuneRequest, specs: Sequence[TrialSpec], **rest: Any) -> Any:
+        found, _ = even(request, specs, **rest)
+        return found, [outcome_of(one, 0.3 if one.trial % 4 < 2 else 0.6) for one in specs]
+
+    monkeypatch.setattr(sys.modules["autotune.scheduling.remeasure"], "measure_in_turns", scattered)
+    status, out, _ = check(POLICY, "--measure", "--json")
+    document = json.loads(out)
+    assert (status, document["verdict"], document["conclusive"], document["confidence"]) == (0, "OK", False, 0.0)
+    assert document["not_ruled_out"] > 1.9
+
+    status, out, _ = check(POLICY, "--measure")
+    first, second, *_ = out.splitlines()
+    assert (status, first) == (0, "OK  (not conclusive)")
+    assert second.startswith("no difference found; a slow-down up to ")
 
 
 def test_another_stack(check: Check, machine: dict[str, Any], tmp_path: Path) -> None:

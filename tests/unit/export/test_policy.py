@@ -231,3 +231,13 @@ def test_every_admitted_size_splits_the_batch_and_the_model(tp, pp, ep, etp, vpp
     assert admitted[-1] == condition["max"]
     assert all(runs(size) for size in admitted)
     assert not runs(condition["max"] + condition["multiple_of"])
+
+
+def test_profiles_are_told_without_the_place_of_their_trace(study):
+    shown = {"trial": 2, "note": "unscored", "experts_s": 0.5, "host": "node-7", "trace": "/scratch/rank-0.trace"}
+    named = {"winner": winner(study.front), "baseline": None, "front": study.front}
+
+    told = make_policy(study.facts, **named, profiles={"winner": shown}).evidence
+
+    assert told["profile"] == {"winner": {"trial": 2, "note": "unscored", "experts_s": 0.5}}
+    assert "profile" not in make_policy(study.facts, **named).evidence

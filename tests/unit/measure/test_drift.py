@@ -132,7 +132,38 @@ def test_a_verdict_needs_something_to_compare_with() -> None:
 
 
 def test_the_confidence_of_ok_is_that_of_the_weaker_interval() -> None:
-    assert judge_drift(Ratio(1.0, 0.9, 1.1, 0.875, 0.04), Ratio(0.9, 0.8, 1.0, 0.97, 0.001)).confidence == 0.875
+    drift = judge_drift(Ratio(1.0, 0.9, 1.03, 0.875, 0.04), Ratio(0.9, 0.8, 1.0, 0.97, 0.001))
+    assert (drift.verdict, drift.confidence, drift.conclusive) == ("OK", 0.875, True)
+    assert drift.not_ruled_out == 1.03
+
+
+def test_an_ok_that_excludes_nothing_claims_nothing() -> None:
+    scattered = ratio_of_timings(timing_of_runs([1.0, 2.0, 1.1, 2.1, 1.0, 2.0]), Timing(1.4, 0.9, 2.0, 0.95), 0.9)
+    drift = judge_drift(scattered, ratio_of_pairs([(1.0, 2.0), (2.0, 1.0)] * 3))
+    assert (drift.verdict, drift.confidence, drift.conclusive) == ("OK", 0.0, False)
+    assert drift.not_ruled_out == pytest.approx(2.1 / 0.9)
+    assert "0.500 to 2.000 with" in drift.reasons[0]
+    assert "a finding is all of it more than 0.1% from 1" in drift.reasons[0]
+
+
+@given(PAIRS, RECORDED, st.floats(0.0, 1.0))
+def test_a_conclusive_ok_rules_out_every_slow_down_beyond_the_tolerance(
+    pairs: list[tuple[float, float]], recorded: Timing, tolerance: float
+) -> None:
+    against = ratio_of_timings(timing_of_runs([one for one, _ in pairs]), recorded, tolerance)
+    order = ratio_of_pairs(pairs)
+    drift = judge_drift(against, order, tolerance=tolerance)
+    if drift.verdict != "OK":
+        assert (drift.conclusive, drift.not_ruled_out) == (True, None)
+        return
+    assert drift.not_ruled_out == max(against.high, order.high)
+    assert drift.conclusive == (drift.not_ruled_out <= 1 + tolerance and min(against.coverage, order.coverage) > 0)
+    assert (drift.confidence > 0) == drift.conclusive
+
+
+def test_one_run_is_no_conclusion() -> None:
+    drift = judge_drift(None, ratio_of_pairs([(1.0, 2.0)]))
+    assert (drift.verdict, drift.conclusive, drift.confidence) == ("OK", False, 0.0)
 
 
 def test_series_of_single_runs() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.failure import rank_names, violation_at
+from autotune.measure.failure import one_line, rank_names, violation_at
 from autotune.measure.outcome import TrialOutcome, TrialState, judge
 from autotune.measure.run import GangRun, RankExit
 from autotune_policies.settings import resolve
@@ -127,6 +127,21 @@ def test_numerics_even_in_warm_up(name, value):
     assert outcome.step_time_s is None
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [("num_dropped_tokens: 4096", "tokens_dropped"), ("paged stash overflow detected", "graph_overflow")],
+)
+def test_tokens_that_were_left_out_are_no_measurement(line, cause):
+    ranks = [replace(rank, log_tail=f"iteration 1\n{line}\n" if rank.rank == 3 else "") for rank in finished().ranks]
+    outcome = judge(SPEC, finished(ranks=tuple(ranks)))
+    assert (outcome.state, outcome.cause) == (TrialState.INFEASIBLE, cause)
+    assert line in outcome.reason
+
+
+def test_what_a_terminal_would_obey_is_not_passed_on():
+    assert one_line("\x1b[31mred\x1b[0m \x1b]0;title\x07 a\x08b\x1b[2J") == "red ab"
+
+
 def test_one_measured_step_is_no_measurement():
     outcome = judge(SPEC, finished(steps=tuple(step(number) for number in range(1, 4))))
     assert outcome.state is TrialState.INFEASIBLE
@@ -214,6 +229,13 @@ def test_the_cause_is_named(rank, reason):
     assert outcome.state is TrialState.INFEASIBLE
     assert outcome.reason == reason
     assert outcome.violation == violation_at(rank.last_step, 6)
+
+
+def test_a_rank_that_prints_no_steps_got_as_far_as_the_one_that_does():
+    run = replace(died(RankExit(0, 0, -11, False, "built")), steps=tuple(step(number) for number in range(1, 6)))
+    outcome = judge(SPEC, run)
+    assert outcome.reason == "crashed by SIGSEGV (rank 0, node 0, after step 5)"
+    assert outcome.violation < 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -27,6 +27,17 @@ def test_it_may_begin_late():
     assert out_of_parity("bf16", late, NORMS, FLAT, NORMS).startswith("loss is +8.0% off")
 
 
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_a_loss_or_norm_of_nothing_is_gross(wrong):
+    assert "nothing trains" in out_of_parity("bf16", [value * wrong for value in FLAT], NORMS, FLAT, NORMS)
+    assert "nothing trains" in out_of_parity("bf16", FLAT, [0.0] * len(NORMS), FLAT, NORMS)
+
+
+def test_a_run_that_bursts_at_its_end_is_told():
+    assert out_of_parity("bf16", [*FLAT[:-2], 90.0, 95.0], NORMS, FLAT, NORMS).startswith("loss is +")
+    assert out_of_parity("bf16", [*FLAT[:-1], FLAT[-1] * 1.01], NORMS, FLAT, NORMS) == "", "one step is an accident"
+
+
 def test_a_wrong_gradient_shows_before_the_loss_does():
     assert out_of_parity("bf16", FLAT, [norm * 2 for norm in NORMS], FLAT, NORMS).startswith("gradient norm is +")
 

@@ -268,3 +268,11 @@ def test_reading_and_applying_cost_little() -> None:
     started_s = time.process_time()
     load_policy(EXAMPLE).apply(config, **RUN)
     assert time.process_time() - started_s < 0.5
+
+
+@pytest.mark.parametrize("version", [None, 0.19, ""])
+def test_a_version_that_is_no_text_is_refused_by_name(version: Any) -> None:
+    config = config_of("0.19")
+    with pytest.raises(PolicyError, match=r"stack.megatron_core is .*, but a version is a text"):
+        POLICY.apply(config, **{**RUN, "stack": {"megatron_core": version}})
+    assert not set(POLICY.env) & set(os.environ)

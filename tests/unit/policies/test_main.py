@@ -205,6 +205,7 @@ def test_render_without_a_release_asks_for_one_where_none_is_installed(
         (["exec", EXAMPLE], "exec needs '--' and a command"),
         (["exec", EXAMPLE, "--"], "exec needs '--' and a command"),
         (["exec", EXAMPLE, "true"], "unrecognized arguments: true"),
+        (["exec", EXAMPLE, "--", ""], "the command is empty: ''"),
         (["exec", EXAMPLE, "--", "no-such-program-anywhere"], "cannot run 'no-such-program-anywhere'"),
     ],
 )

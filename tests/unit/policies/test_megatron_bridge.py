@@ -454,3 +454,35 @@ def test_the_release_of_bridge_must_be_known(monkeypatch: pytest.MonkeyPatch) ->
     stack = {name: version for name, version in RUN["stack"].items() if name != "megatron_bridge"}
     with pytest.raises(PolicyError, match="Megatron-Bridge release of this run is unknown"):
         EXAMPLE.apply(container_of(), **{**RUN, "stack": stack})
+
+
+WITHOUT_LAUNCH = {name: value for name, value in EXAMPLE.settings.items() if name != "gpus_per_numa_node"}
+
+
+def test_overrides_for_an_older_container_need_its_variables_in_the_process() -> None:
+    releases = {"megatron_core": "0.17.1", "megatron_bridge": "0.4.2"}
+    recipe = container_of("0.17", EXAMPLE.settings)
+    del recipe.env_vars
+    for container in (None, recipe):
+        with pytest.raises(PolicyError, match=r"Megatron-Bridge 0\.4 has no env_vars"):
+            overrides_of(WITHOUT_LAUNCH, EXAMPLE.env, **releases, container=container)
+        words = overrides_of(
+            WITHOUT_LAUNCH, EXAMPLE.env, **releases, container=container, environment={**EXAMPLE.env, "OTHER": "1"}
+        )
+        assert not any("env_vars" in word for word in words)
+
+
+def test_what_graphs_demanded_goes_with_them() -> None:
+    recipe = container_of()
+    graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ["attn"]}
+    apply_container(recipe, {**read(recipe), **graphs}, {}, **VERSIONS)
+    assert (recipe.rng.te_rng_tracker, recipe.model.use_te_rng_tracker) == (True, True)
+    without = {"cuda_graph_impl": "none", "cuda_graph_modules": []}
+    apply_container(recipe, {**read(recipe), **without}, {}, **VERSIONS)
+    assert (recipe.rng.te_rng_tracker, recipe.model.use_te_rng_tracker) == (False, False)
+
+
+def test_a_random_state_that_a_recipe_has_without_graphs_stays() -> None:
+    recipe = container_of()
+    recipe.rng.te_rng_tracker = True
+    assert plan_changes(recipe, read(recipe), {}, **VERSIONS) == []

@@ -204,6 +204,14 @@ def test_a_command_line_that_no_settings_mean_is_refused(words: str, release: st
 def test_a_file_of_settings_is_refused_when_merging() -> None:
     with pytest.raises(PolicyError, match="--yaml-cfg: the settings would come from a file"):
         merge_arguments(["--yaml-cfg", "x.yaml"], {}, "0.19")
+    with pytest.raises(PolicyError, match="--args-file: the settings would come from a file"):
+        merge_arguments(["--args-file=x"], {}, "0.19")
+
+
+def test_options_that_end_before_ours_are_refused() -> None:
+    with pytest.raises(PolicyError, match="'--' ends the options"):
+        merge_arguments(["train.py", "--micro-batch-size", "2", "--", "x"], {}, "0.19")
+    assert merge_arguments(["launch", "--", "train.py", "--lr", "1"], {}, "0.19")[:3] == ["launch", "--", "train.py"]
 
 
 def test_merging_removes_older_words_and_keeps_the_fine_print_of_the_chosen_backend() -> None:

@@ -158,7 +158,14 @@ WRONG = [
     ("launch", {"segment": "4"}, "launch.segment is '4'"),
     ("evidence.kind", "guessed", "evidence.kind is 'guessed'"),
     ("evidence.kind", ..., "evidence.kind is None"),
-    ("evidence.kind", "predicted", "predicted, but a trial is named"),
+    ("evidence.kind", "predicted", "predicted, but trial is given"),
+    ("evidence", {"kind": "predicted", "step_time_s": {"median": 2}}, "predicted, but step_time_s is given"),
+    ("evidence", {"kind": "predicted", "mfu": 0.4}, "predicted, but mfu is given"),
+    ("evidence.trial", "7", "evidence.trial is '7', but it is a whole number"),
+    ("evidence.trial", True, "evidence.trial is True"),
+    ("evidence.trial", -1, "evidence.trial is -1"),
+    ("evidence.created_at", "yesterday", "evidence.created_at is 'yesterday', which is no date"),
+    ("evidence.created_at", 2026, "evidence.created_at is 2026"),
     ("evidence.fingerprint", ..., "measured, but fingerprint is missing"),
     ("evidence.routing", None, "measured, but routing is missing"),
     ("evidence.tokens_per_s_per_gpu", 0, "is 0, but it is a number above 0"),
@@ -179,12 +186,15 @@ RIGHT = [
     ("env", {}),
     ("launch", {}),
     ("launch", {"numa_binding": {"gpus_per_numa_node": 2}}),
-    ("applies_to.num_gpus", 8),
+    ("applies_to.num_gpus", 16),
+    ("applies_to.num_gpus", {"exact": 16}),
     ("applies_to.model", {"exact": "m"}),
     ("applies_to.stack.cuda", "13.0"),
     ("applies_to.stack.megatron_core", {"min": "0.16", "below": "0.17"}),
     ("evidence.anything_else", {"is": ["allowed"]}),
-    ("evidence", {"kind": "predicted", "step_time_s": {"median": 2}}),
+    ("evidence", {"kind": "predicted", "predicted_step_time_s": {"value": 2}}),
+    ("evidence.created_at", "2026-01-02"),
+    ("evidence.trial", 0),
     ("evidence", {"kind": "replayed"}),
     ("evidence.step_time_s.ci95", None),
     ("evidence.mfu", None),
@@ -215,9 +225,12 @@ def test_right_documents_are_accepted_by_us_and_by_the_schema(path: str, value: 
         ("applies_to.num_gpus", {"min": 9, "max": 8}, "min=9 above max=8"),
         ("applies_to.stack.torch", {"min": "2.7", "below": "2.7"}, "not below '2.7'"),
         ("evidence.step_time_s.ci95", [3.0, 2.0], "the lower bound stands first"),
+        ("evidence.step_time_s.ci95", [2.6, 2.7], "the median 2.5 is not in it"),
+        ("evidence.created_at", "2026-13-02", "which is no date"),
+        ("applies_to.num_gpus", {"exact": 7}, "but applies_to.num_gpus is 7"),
     ],
 )
-def test_bounds_in_the_wrong_order_are_beyond_a_schema_but_not_beyond_us(path: str, value: Any, words: str) -> None:
+def test_what_contradicts_itself_is_beyond_a_schema_but_not_beyond_us(path: str, value: Any, words: str) -> None:
     assert words in str(verdict(changed(path, value)))
 
 

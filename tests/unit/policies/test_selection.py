@@ -21,8 +21,10 @@ RUN: dict[str, Any] = {"model": "example-moe", "cluster": "example-cluster", "nu
 
 
 def policy_of(*, fallback: bool = True, evidence: dict[str, Any] | None = None, **conditions: Any) -> Policy:
+    made_on = {"num_gpus": conditions["num_gpus"]} if isinstance(conditions.get("num_gpus"), int) else {}
     return dataclasses.replace(
-        EXAMPLE, applies_to={**EXAMPLE.applies_to, **conditions}, evidence=evidence or EXAMPLE.evidence,
+        EXAMPLE, applies_to={**EXAMPLE.applies_to, **conditions},
+        evidence={**(evidence or EXAMPLE.evidence), **made_on},
         fallback=EXAMPLE.fallback if fallback else None,
     )  # fmt: skip
 
@@ -65,8 +67,22 @@ def test_measured_goes_before_predicted_before_imported_and_newer_before_older(
 ) -> None:
     policies = (EXAMPLE, policy_of(evidence=OLDER), policy_of(evidence=PREDICTED), policy_of(evidence=IMPORTED))
     write(tmp_path, **dict(zip(order, policies, strict=True)))
-    found = find(tmp_path, **RUN)
+    found = find(tmp_path, **RUN, predicted=True)
     assert [Path(name).stem for name in (found.policy.name, *found.also)] == list(order)
+
+
+@pytest.mark.parametrize("evidence", [PREDICTED, IMPORTED], ids=["predicted", "imported"])
+def test_what_nobody_has_run_is_proposed_only_when_it_is_asked_for(evidence: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path, guess=policy_of(evidence=evidence, num_gpus=128))
+    run = {**RUN, "num_gpus": 128}
+    with pytest.raises(PolicyError, match="that ran fits model example-moe") as caught:
+        find(tmp_path, **run)
+    assert f"nobody has run {tmp_path}/guess.yaml" in str(caught.value.hint)
+    found = find(tmp_path, **run, predicted=True)
+    assert (name_of(found), found.kind, found.exact) == ("guess", "exact", True)
+    found = find(write(tmp_path, real=EXAMPLE), **run)
+    assert (name_of(found), found.kind, found.exact) == ("real", "nearest", False)
+    assert [Path(name).stem for name in found.also] == ["guess"]
 
 
 def test_the_nearest_is_named_with_what_differs(tmp_path: Path) -> None:
@@ -136,6 +152,31 @@ def test_broken_files_are_named_and_not_fatal(tmp_path: Path) -> None:
     assert all(message.startswith(name) for name, message in found.broken.items())
 
 
+def test_yaml_that_means_to_be_no_policy_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, a=EXAMPLE)
+    (tmp_path / "request.yaml").write_text("model:\n  schema: inner\nwords: 'schema: x'\n", encoding="utf-8")
+    (tmp_path / "a.yaml").rename(tmp_path / "a.yml")
+    found = find(tmp_path, **RUN)
+    assert (Path(found.policy.name).name, found.broken) == ("a.yml", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_gpus": "2"}, "num_gpus is '2', but it is a whole number of at least 1"),
+        ({"num_gpus": 0}, "num_gpus is 0"),
+        ({"num_gpus": True}, "num_gpus is True"),
+        ({"seq_length": 1.5}, "seq_length is 1.5"),
+        ({"stack": {"megatron_core": None}}, "stack.megatron_core is None, but a version is a text"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_told_by_name(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        find(write(tmp_path, a=EXAMPLE), **{**RUN, **change})
+    assert caught.value.message.startswith(words)
+
+
 def test_without_a_stack_the_installed_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune_policies.selection.detect_stack", lambda: {"megatron_core": "0.21"})
     found = find(write(tmp_path, a=EXAMPLE), **{**RUN, "stack": None})
@@ -195,6 +236,17 @@ def test_find_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (answer["exact"], answer["kind"], answer["file"]) == (False, "fallback", f"{tmp_path}/a.yaml")
     assert answer["settings"] == EXAMPLE.fallback
     assert answer["differs"] == ["stack.deep_ep is 2.0, but the policy holds for 1.2.1"]
+
+
+def test_a_draft_is_no_answer_unless_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = ("--num-gpus", "32", "--stack", *(f"{name}={version}" for name, version in STACK.items()))
+    write(tmp_path, draft=policy_of(evidence=PREDICTED))
+    status, out, err = cli(capsys, str(tmp_path), *stack)
+    assert (status, out) == (2, "")
+    assert "--allow-predicted" in err
+    status, out, _ = cli(capsys, str(tmp_path), *stack, "--allow-predicted")
+    assert status == 0
+    assert out.startswith(f"{tmp_path}/draft.yaml  predicted; holds for this run\n")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ SCRIPTS = [
     "export A=1 B=2\ntrain $A $B\n",
     'train "a\\"b" "c\\$d" \'e\\f\' g\\$h "i\\j"\n',
     "true && train a; train b\n",
+    'A=\ntrain ${A:-4} "${A-4}"\n',
+    "train a &> /dev/null b\n",
 ]
 
 
@@ -95,3 +97,50 @@ def test_variables_of_a_command_are_its_own_and_the_exported_ones() -> None:
 def test_what_is_not_closed_is_told_with_its_line(script: str, line: int) -> None:
     with pytest.raises(PolicyFormatError, match=rf"^x.sh:{line}: .* is not closed"):
         read_commands(script, "x.sh")
+
+
+SETS_A = [
+    '[ -n "$BIG" ] && A=8', "true ||\n  A=8", "(A=8)", "( cd x; A=8 )", "declare A=8", "declare -r A=8", "let A=8",
+    "let 'A = 8'", "printf -v A %d 8", "((A*=2))", "f() { A=8; }; f", "f() {\n  A=8\n}\nA=4\nf",
+    "function f {\n A=8\n}",
+    "unset A", "read A < file", 'IFS=, read -r A B <<< "8,9"', "source ./env.sh", ". env.sh", 'eval "A=8"', "A=8 &",
+    "echo 8 | read A", "{ A=8; }", "if A=8; then true; fi", "for A in 1 2; do true; done",
+    "while read A; do true; done",
+    "echo $((A++))", "echo $((A = 8))", ": ${A=8}", "case $X in\n a) A=8 ;;\nesac", 'f() { source "$1"; }\nA=4\nf x',
+    "export -n A", 'export "$B"', "command eval A=8", "builtin read A", "for ((A=0; A<3; A++)); do true; done",
+    "f() ( A=8 )", "mapfile A < x", "A[0]=8", "readonly A=8",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", SETS_A)
+def test_a_variable_that_anything_but_a_plain_assignment_may_set_is_not_known(line: str) -> None:
+    assert calls(f"A=2\n{line}\ntrain $A\n") == [[Unknown("$A")]]
+
+
+@pytest.mark.parametrize(
+    "line", ["echo A=8", "train2 --A=8", "if [ x = A ]; then true; fi", "printf '%s' A", "cd A && ls", "B=8 true"]
+)  # fmt: skip
+def test_a_variable_that_nothing_sets_stays_known(line: str) -> None:
+    assert calls(f"A=2\n{line}\ntrain $A\n") == [["2"]]
+
+
+def test_a_later_plain_assignment_is_known_again_unless_a_function_may_follow() -> None:
+    assert calls("A=2\nsource x\nA=3\ntrain $A $B ${C:-4}\n") == [["3", Unknown("$B"), Unknown("$C")]]
+    assert calls("f() { A=8; }\nA=3\nf\ntrain $A\n") == [[Unknown("$A")]]
+    assert calls("A=3\nf() {\n  train $A\n}\nA=8\nf\n") == [[Unknown("$A")]]
+
+
+def test_what_a_here_document_holds_is_not_run() -> None:
+    script = "A=2\ncat > x <<'EOF' 2>&1\nA=8\ntrain other\nEOF\ncat <<-END | sort\n\tA=8\n\tEND\ntrain $A\n"
+    assert calls(script) == [["2"]]
+
+
+def test_files_that_are_read_by_the_script_are_told_by_line() -> None:
+    (command,) = read_commands("export A=1\nsource x\neval y\ntrain\n", "x.sh")
+    assert (command.unread, command.variables) == ((2, 3), {"A": Unknown("$A")})
+
+
+@pytest.mark.parametrize("word", ["env -u A train", "env -i train"])
+def test_variables_that_env_may_take_away_are_not_known(word: str) -> None:
+    (command,) = read_commands(f"export A=1\n{word}\n", "x.sh")
+    assert command.variables == {"A": Unknown("$A")}

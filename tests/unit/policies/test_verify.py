@@ -111,6 +111,7 @@ def idle(path: str, other: Any, policy: Policy, core: str) -> str:
         and values["recompute_granularity"] != "selective",
         "no graph of modules": name in ("cuda_graph_modules",) and impl in ("none", "full_iteration"),
         "no graph at all": name == "cuda_graph_scope" and impl in ("none", "full_iteration") and core >= "0.18",
+        "a recipe's own random state": name in ("use_te_rng_tracker", "te_rng_tracker") and impl == "none",
         "nothing to offload": name in ("offload_modules", "fine_grained_activation_offloading")
         and not values["offload_modules"],
         "no interval": name == "manual_gc_interval" and values["manual_gc_interval"] is None,
@@ -313,3 +314,78 @@ def test_what_follows_from_another_dispatcher_is_told_once() -> None:
 def test_a_document_survives_its_file(tmp_path: Path) -> None:
     document = document_of(fields_of(EXAMPLE))
     assert verify(EXAMPLE, yaml.safe_load(yaml.safe_dump(document))) == []
+
+
+def differing(document: Any, policy: Policy = EXAMPLE, **others: Any) -> list[str]:
+    found = inspect_container(policy, document, megatron_core="0.19", megatron_bridge="0.6", **others)
+    return [row.field for row in found.differences]
+
+
+def test_a_container_that_lost_its_variables_differs_where_the_release_has_them() -> None:
+    document = document_of(fields_of(EXAMPLE))
+    del document["env_vars"]
+    assert differing(document) == [f"env_vars.{name}" for name in EXAMPLE.env]
+    older = document_of(fields_of(EXAMPLE, "0.18"))
+    found = inspect_container(EXAMPLE, older, megatron_core="0.18", megatron_bridge="0.5")
+    assert found.differences == ()
+    assert found.unchecked["env_vars.NCCL_GRAPH_REGISTER"] == "a container of Megatron-Bridge 0.5 has no variables"
+
+
+def test_a_precision_of_the_model_that_mixed_precision_does_not_name() -> None:
+    fields = {**fields_of(EXAMPLE), "model.fp8": "hybrid", "model.fp8_recipe": "mxfp8"}
+    assert differing(document_of(fields, mixed_precision="bf16_mixed")) == ["precision"]
+    assert differing(document_of(fields_of(EXAMPLE), mixed_precision="bf16_mixed", model__fp8=None)) == []
+
+
+SHAPE = {"num_layers": 8, "hidden_size": 64, "num_experts": 16}
+RECORDED = {**EXAMPLE.evidence, "contract": {"model": SHAPE}}
+
+
+@pytest.mark.parametrize("other", [{"num_layers": 4}, {"hidden_size": 128}, {"num_moe_experts": None}], ids=str)
+def test_a_model_of_another_shape_than_the_recorded_one(other: dict[str, Any]) -> None:
+    policy = dataclasses.replace(EXAMPLE, evidence=RECORDED)
+    right = {"model__num_layers": 8, "model__hidden_size": 64, "model__num_moe_experts": 16}
+    found = inspect_container(
+        policy, document_of(fields_of(EXAMPLE), **right), megatron_core="0.19", megatron_bridge="0.6"
+    )
+    assert found.differences == ()
+    assert "model.hidden_size" in found.checked
+    assert found.unchecked["model"] == "its name is not in this record; its shape was compared"
+    changes = {f"model__{name}": value for name, value in other.items()}
+    wrong = document_of(fields_of(EXAMPLE), **{**right, **changes})
+    assert differing(wrong, policy) == [f"model.{name}" for name in other]
+
+
+def test_a_model_without_experts_is_no_model_of_a_policy() -> None:
+    assert differing(document_of(fields_of(EXAMPLE), model__num_moe_experts=None)) == ["model.num_moe_experts"]
+
+
+def test_other_tokens_than_those_the_numbers_were_taken_with() -> None:
+    natural = dataclasses.replace(
+        EXAMPLE, evidence={**EXAMPLE.evidence, "routing": {"source": "natural", "token_policy": "dropless"}}
+    )
+    capacity = document_of(fields_of(EXAMPLE), model__moe_expert_capacity_factor=1.0)
+    forced = document_of(fields_of(EXAMPLE), model__moe_router_force_load_balancing=True)
+    assert differing(capacity, natural) == differing(capacity) == ["model.moe_expert_capacity_factor"]
+    assert differing(forced, natural) == ["model.moe_router_force_load_balancing"]
+    assert differing(forced) == []
+
+
+def test_fine_print_of_hybrid_ep_that_the_policy_does_not_say_is_told() -> None:
+    policy = POLICIES["hybridep"]
+    document = document_of({**fields_of(policy), "env_vars.NUM_OF_STAGES_DISPATCH_API": "9"})
+    found = inspect_container(policy, document, megatron_core="0.19", megatron_bridge="0.6")
+    assert found.differences == ()
+    assert [row.field for row in found.suspects] == ["env_vars.NUM_OF_STAGES_DISPATCH_API"]
+
+
+def test_a_number_in_another_form_makes_no_other_field_differ() -> None:
+    fields = fields_of(EXAMPLE) | {"model.moe_hybridep_num_sms": 24, "model.moe_deepep_num_sms": 24}
+    fields["model.moe_flex_dispatcher_num_sms"] = None
+    number = fields["model.moe_hybridep_num_sms_preprocessing"]
+    assert differing(document_of({**fields, "model.moe_hybridep_num_sms_preprocessing": float(number)})) == []
+    text = document_of({**fields, "model.tensor_model_parallel_size": "1"})
+    assert differing(text) == ["model.tensor_model_parallel_size"]
+    assert differing(document_of({**fields, "model.tensor_model_parallel_size": True})) == [
+        "model.tensor_model_parallel_size"
+    ]

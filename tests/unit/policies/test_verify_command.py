@@ -1,6 +1,7 @@
 """``policy verify``: from files, for people and for scripts."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,8 @@ def test_an_alias_in_a_saved_configuration_is_read(tmp_path: Path) -> None:
         ("", "c.yaml: a configuration is a mapping"),
         ("model: {}", "this is no ConfigContainer"),
         ("settings: 3", "settings is no mapping"),
+        ("settings: {}", "no record of a trial: it has no megatron_core, world_size"),
+        ("settings: {tensor_parallel: 1}\nmegatron_core: 0.19.2", "it has no world_size"),
         ("model: &a {b: *a}\nddp: {}\ntrain: {}", "not readable as YAML"),
         ("model: !!python/object:os.system {}", "c.yaml:1: "),
         ("\x00", "not readable as YAML"),
@@ -169,3 +172,36 @@ def test_wrong_requests(argv: list[str], words: str, policy: str, capsys: pytest
     status, out, err = run(capsys, policy, *argv)
     assert (status, out) == (2, "")
     assert words in err
+
+
+def test_a_policy_is_not_compared_with_a_policy(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, policy, "--resolved", policy)
+    assert (status, out) == (2, "")
+    assert f"{policy} is of the schema autotune.policy/v1: what should run, not what ran" in err
+
+
+def test_what_a_trials_record_leaves_out_is_a_difference(
+    tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = trial()
+    del document["settings"]["permute_fusion"], document["settings"]["gpus_per_numa_node"]
+    status, out, _ = run(capsys, policy, "--resolved", save(tmp_path, document))
+    assert status == 1
+    assert "1 difference," in out
+    assert "  permute_fusion: wanted yes, found absent\n      why: the trial's record does not say it" in out
+
+
+@pytest.mark.parametrize("merge", ["", "<<: "])
+def test_aliases_that_multiply_are_refused_at_once(
+    merge: str, tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = "abcdefghi"
+    lines = ["a: &a {x: 1}"]
+    for before, name in itertools.pairwise(letters):
+        items = f"[{', '.join([f'*{before}'] * 10)}]"
+        lines.append(f"{name}: &{name} {{{merge}{items}}}" if merge else f"{name}: &{name} {items}")
+    path = tmp_path / "c.yaml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    status, out, err = run(capsys, policy, "--resolved", str(path))
+    assert (status, out) == (2, "")
+    assert "written out without aliases it has more than 100000 parts" in err

@@ -43,6 +43,17 @@ def test_a_command_trial_needs_a_command_and_says_what_it_may_hold() -> None:
     assert "{resolved}" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(("word", "fits"), [("{arguments}", True), ("x={policy}", True), ("{steps}", False)])
+def test_a_command_that_the_settings_cannot_reach_is_refused(word: str, fits: bool) -> None:
+    shape = load_model("tiny-moe").model_shape()
+    if fits:
+        require_runnable("command", shape, command=CommandSpec(("python", word)))
+        return
+    with pytest.raises(RequestError, match="has no place for a trial's settings") as caught:
+        require_runnable("command", shape, command=CommandSpec(("python", word)))
+    assert caught.value.hint == "put one of {arguments}, {overrides}, {policy} into it"
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

@@ -98,5 +98,19 @@ def test_a_line_that_never_ends_gives_way_to_the_next() -> None:
     assert read(b" iteration 4/ 9 | consumed samples: 3 |\n") == []
 
 
+def test_a_line_of_many_megabytes_costs_no_more_than_its_bytes() -> None:
+    """Work per byte must not grow with the line: count how many bytes are ever looked through for a record."""
+    reader = LogReader()
+    piece = b"x" * (1 << 16)
+    longest = 0
+    for _ in range(400):
+        assert reader.feed(piece) == []
+        longest = max(longest, len(reader._rest))
+    assert longest <= 1 << 18
+    assert [record for record in reader.feed(("|" + line(7)).encode()) if isinstance(record, Step)] == [
+        Step(7, 100, 0.01, 1.25, 0.5, 8, 0, 0)
+    ]
+
+
 def test_a_validation_line_is_no_step() -> None:
     assert read(b" validation loss at iteration 10 | lm loss value: 1.0E+00 | lm loss PPL: 2.7E+00 |\n") == []

@@ -1,6 +1,6 @@
 """Runs one command and tells its story in events."""
 
-import math
+import contextlib
 import os
 import resource
 import select
@@ -12,11 +12,12 @@ from typing import Any
 
 from autotune_policies.errors import PolicyError
 from autotune_trials.command.proof import RanOtherwise, from_container, from_dump
+from autotune_trials.command.steps import StepLines
 from autotune_trials.command.words import RESOLVED_FILE, CannotFill
 from autotune_trials.ending import REJECTED
 from autotune_trials.events import EventReader, EventWriter
 from autotune_trials.log_lines import ArgumentDump, LogReader, Memory, Record, Step
-from autotune_trials.processes import spawn
+from autotune_trials.processes import adopt_orphans, kill_descendants, spawn
 from autotune_trials.spec import TrialSpec
 
 _LOOK_S = 0.2
@@ -29,16 +30,21 @@ _MEMORY_STEP = 2
 def supervise(spec: TrialSpec, argv: list[str], work_dir: Path, events: EventWriter) -> int:
     """Run the command to its end; returns the exit status that the rank is to have.
 
-    A command that a signal ended ends this process by the same signal.
+    A command that a signal ended ends this process by the same signal. What the command leaves behind is ended with
+    it, and so is a command as soon as what it says can be no measurement.
     """
+    adopt_orphans()
     story = _Story(spec, work_dir, events)
     read_end, write_end = os.pipe()
     with open(write_end, "wb") as write, open(read_end, "rb", buffering=0) as read:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         child = spawn(argv, environment, stdout=write, stderr=write)
         write.close()
+        alone = False
         while True:
             ended = child.poll() is not None
+            if (ended or story.over) and not alone:
+                alone = kill_descendants()  # those that hold the pipe would keep it open for ever
             ready, _, _ = select.select([read], [], [], 0 if ended else _LOOK_S)
             data = read.read(1 << 16) if ready else b""
             if data:
@@ -49,7 +55,11 @@ def supervise(spec: TrialSpec, argv: list[str], work_dir: Path, events: EventWri
                 break
             story.tick()
     status = child.wait()
-    if status < 0:
+    kill_descendants()
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # the adopted ones are ours to reap
+            pass
+    if status < 0 and not story.over:
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -status)
     return story.end(status)
@@ -84,45 +94,52 @@ class _Story:
         assert spec.command is not None, "a command trial has a command"
         per_command = spec.gang.ranks_per_node if spec.command.per == "node" else 1
         self._quiet = self._rank + per_command < spec.gang.world_size  # the last rank's lines come from elsewhere
-        self._steps = 0
+        self._lines = StepLines(spec.contract)
         self._peak_bytes: int | None = None
         self._otherwise: Exception | None = None
         self._last_words = b""
         self._alive_s = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing that is still to come can make it a measurement."""
+        return self._otherwise is not None
 
     def hear(self, data: bytes) -> None:
         """Take in what the command printed."""
         self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
         for record in self._log.feed(data):
             self._tell(record)
-        if not self._steps and time.monotonic() - self._alive_s > _BREATH_S:
+        if not self._lines.steps and time.monotonic() - self._alive_s > _BREATH_S:
             self._alive()  # whatever it prints before its first step shows that it comes nearer to it
 
     def tick(self) -> None:
         """A sign of life of a rank that prints no steps; the one that does is believed dead when they stop."""
-        if self._quiet and not self._steps and time.monotonic() - self._alive_s > self._spec.stall_s / 10:
+        if self._quiet and not self._lines.steps and time.monotonic() - self._alive_s > self._spec.stall_s / 10:
             self._alive()
 
     def end(self, status: int) -> int:
         """The last event; returns the exit status of the rank."""
         for record in self._log.close():
             self._tell(record)
-        resolved = self._read_container()
-        steps = self._spec.contract.steps
-        if status:
+        done, steps = self._lines.steps, self._spec.contract.steps
+        if status and not self.over:
             kind, error, message = self._why(status)
             self._events.write("failed", kind=kind, error=error, message=message)
             return status
+        resolved = {} if self.over else self._read_container()
+        if not self.over and 0 < done < steps:
+            message = f"the command ended after {done} of {steps} steps"
+            self._events.write("failed", kind="exception", error="EndedEarly", message=message)
+            return 1
+        if not self.over and (flaw := self._lines.verdict()):
+            self._otherwise = RanOtherwise(flaw)
         if self._otherwise is not None:
             error = type(self._otherwise).__name__
             self._events.write("failed", kind="rejected", error=error, message=str(self._otherwise))
             return REJECTED
-        if 0 < self._steps < steps:
-            message = f"the command ended after {self._steps} of {steps} steps"
-            self._events.write("failed", kind="exception", error="EndedEarly", message=message)
-            return 1
         peak, kind = self._peak()
-        self._events.write("finished", steps=self._steps, peak_memory_bytes=peak, peak_memory_kind=kind, **resolved)
+        self._events.write("finished", steps=done, peak_memory_bytes=peak, peak_memory_kind=kind, **resolved)
         return 0
 
     def _tell(self, record: Record) -> None:
@@ -138,19 +155,11 @@ class _Story:
                 self._otherwise = error
 
     def _tell_step(self, step: Step) -> None:
-        contract = self._spec.contract
-        if step.step <= self._steps:
-            return
-        self._steps = step.step
-        batch = contract.global_batch_size if step.global_batch_size is None else step.global_batch_size
-        self._events.write(
-            "step",
-            step=step.step,
-            step_time_s=math.nan if step.step_time_s is None else step.step_time_s,
-            loss=math.nan if step.loss is None else step.loss,
-            grad_norm=math.nan if step.grad_norm is None else step.grad_norm,
-            tokens=batch * contract.seq_length,
-        )
+        fields = self._lines.take(step, time.monotonic())
+        if fields is not None:
+            self._events.write("step", **fields)
+        if self._lines.flaw and not self.over:
+            self._otherwise = RanOtherwise(self._lines.flaw)
 
     def _read_container(self) -> dict[str, Any]:
         """The proof that rank 0's program saved, if it did."""
@@ -176,7 +185,10 @@ class _Story:
         """Kind, error and message of a command that failed, from its last words."""
         words = [line.strip() for line in self._last_words.decode(errors="replace").splitlines() if line.strip()]
         errors = [line for line in words if ("Error" in line or "error:" in line) and not line.startswith("File ")]
-        said = (errors or words or [f"the command exited with status {status}"])[-1][:500]
+        exited = f"the command exited with status {status}"
+        if self._lines.steps:
+            exited += f" after {self._lines.steps} of {self._spec.contract.steps} steps"
+        said = errors[-1][:500] if errors else f"{exited}; its last words: {words[-1][:300]}" if words else exited
         if "OutOfMemoryError" in said or "out of memory" in said:
             return "out_of_memory", "OutOfMemoryError", said
         return ("rejected" if status == REJECTED else "exception"), "CommandFailed", said

@@ -76,11 +76,7 @@ class Trainer:
         for step in range(1, self._spec.contract.steps + 1):
             batches = self._data.step(step)
             self._capture_graphs(step)
-            self._synchronize()
-            start = time.perf_counter()
-            losses, grad_norm = self._step(batches)
-            self._synchronize()
-            own_time_s = time.perf_counter() - start
+            own_time_s, losses, grad_norm = self.timed_step(batches)
             if step == 1 and self._gathers_in_forward:
                 for chunk in self._built.chunks:
                     chunk.enable_forward_pre_hook()
@@ -89,6 +85,14 @@ class Trainer:
             for name, value in (("loss", record.loss), ("gradient norm", record.grad_norm)):
                 if not math.isfinite(value):
                     raise NumericsError(f"{name} is {value} in step {step}")
+
+    def timed_step(self, batches: list[Batch]) -> tuple[float, list[dict[str, torch.Tensor]], float]:
+        """One step, from an idle device to an idle device: its time in seconds, losses and gradient norm."""
+        self._synchronize()
+        start = time.perf_counter()
+        losses, grad_norm = self._step(batches)
+        self._synchronize()
+        return time.perf_counter() - start, losses, grad_norm
 
     def _step(self, batches: list[Batch]) -> tuple[list[dict[str, torch.Tensor]], float]:
         """Everything that the step time covers."""

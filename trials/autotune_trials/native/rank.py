@@ -54,7 +54,13 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
         **({"resolved": resolved} if rank == 0 else {}),
     )
 
-    for step in trainer.steps():
+    steps, profile = trainer.steps(), None
+    if spec.profile_steps:
+        from autotune_trials.native.profile import Profile
+
+        profile = Profile(spec, built, trainer)
+        steps = profile.around(steps)
+    for step in steps:
         if rank == 0:
             record = step.record
             events.write(
@@ -70,12 +76,14 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
             events.write("step", step=step.record.step, step_time_s=step.own_time_s)
     # Nobody leaves while another rank could still need it to finish the last collective.
     torch.distributed.barrier()
+    profiled = profile and profile.result()
     events.write(
         "finished",
         steps=spec.contract.steps,
         peak_memory_bytes=memory.peak_bytes(),
         peak_memory_kind=memory.kind,
         claim=claim(resolved, spec.env, built.chunks, replays),
+        **({"profile": profiled} if profiled else {}),
     )
 
 

@@ -1,0 +1,53 @@
+"""Names for what the built objects do, as ranges in a profiler's record."""
+
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from autotune_trials.native.trace import PREFIX, STEP
+
+Range = Callable[[str], AbstractContextManager[Any]]
+
+_METHODS = {
+    "dispatch_preprocess": "permute",
+    "token_dispatch": "dispatch",
+    "dispatch_postprocess": "permute",
+    "combine_preprocess": "permute",
+    "token_combine": "combine",
+    "combine_postprocess": "permute",
+}
+
+
+def moe_layers(chunks: Iterable[Any]) -> list[Any]:
+    """The modules of model chunks that have a token dispatcher and experts."""
+    modules = (module for chunk in chunks for module in chunk.modules())
+    return [module for module in modules if getattr(module, "token_dispatcher", None) is not None]
+
+
+def put_on(built: Any, trainer: Any, named_range: Range) -> None:
+    """From now on run the dispatchers' methods, the experts, the optimizer and each step inside ranges.
+
+    Args:
+        built: Its ``chunks`` hold the MoE layers; its ``optimizer`` steps.
+        trainer: Its ``timed_step`` is a step.
+        named_range: Makes the context of a range from its name.
+    """
+    for layer in moe_layers(built.chunks):
+        for method, part in _METHODS.items():
+            _wrap(layer.token_dispatcher, method, part, named_range)
+        _wrap(layer.experts, "forward", "experts", named_range)
+    _wrap(built.optimizer, "step", "optimizer", named_range)
+    _wrap(trainer, "timed_step", STEP, named_range)
+
+
+def _wrap(holder: Any, method: str, part: str, named_range: Range) -> None:
+    """Replace a method of this one object by itself inside a range; other objects of its class keep theirs."""
+    inner: Callable[..., Any] = getattr(holder, method)
+
+    @functools.wraps(inner)
+    def ranged(*arguments: Any, **named: Any) -> Any:
+        with named_range(PREFIX + part):
+            return inner(*arguments, **named)
+
+    setattr(holder, method, ranged)
