@@ -6,8 +6,7 @@ for versions also ``{min: "0.16", below: "0.17"}``.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune_policies.errors import PolicyError
 from autotune_policies.settings import closest
@@ -21,8 +20,7 @@ _RANGE_KEYS = {"number": ("min", "max", "multiple_of"), "version": ("min", "belo
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """How a run compares with ``applies_to``.
 
     Attributes:

@@ -9,8 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune_policies.applicability import compare
 from autotune_policies.errors import PolicyError, PolicyMismatch
@@ -26,8 +25,7 @@ _MODULES = {"megatron_core": "megatron.core", "torch": "torch", "transformer_eng
 _ABSENT = object()
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(NamedTuple):
     """What :meth:`Policy.apply` did, and what it could not do or know.
 
     Attributes:

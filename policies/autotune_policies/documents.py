@@ -5,8 +5,7 @@ YAML itself would silently keep the last one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.composer import Composer
@@ -35,8 +34,7 @@ else:
 Path = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """A YAML document and where each part of it stands.
 
     Attributes:

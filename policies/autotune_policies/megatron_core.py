@@ -8,9 +8,8 @@ means "unused", so that a rendered configuration says the same whatever the reci
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune_policies.errors import PolicyError
 from autotune_policies.layout import layout_stages, layout_text
@@ -29,8 +28,7 @@ RELEASES = ("0.16", "0.17", "0.18", "0.19")
 """Megatron-Core releases that can be rendered."""
 
 
-@dataclass(frozen=True)
-class MegatronCoreFields:
+class MegatronCoreFields(NamedTuple):
     """Fields of one release with plain values, by the object that holds them.
 
     Attributes:

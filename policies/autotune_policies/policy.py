@@ -5,8 +5,7 @@ The YAML keys and their meaning are in ``schema/policy-v1.schema.json``.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -18,8 +17,8 @@ from autotune_policies.settings import SETTINGS, Settings
 from autotune_policies.validate import KEYS, SCHEMA, check_policy
 
 
-@dataclass(frozen=True)
-class Policy:
+# A named tuple, as all classes on this way: `dataclasses` alone costs more to import than a policy to read and apply.
+class Policy(NamedTuple):
     """Settings that were found for one model on one cluster and stack.
 
     Attributes:
@@ -39,9 +38,18 @@ class Policy:
     env: dict[str, str]
     launch: dict[str, Any]
     evidence: dict[str, Any]
-    alternatives: list[dict[str, Any]] = field(default_factory=list)
+    # One list for all that have none: nobody changes it in place.
+    alternatives: list[dict[str, Any]] = []  # noqa: RUF012
     fallback: Settings | None = None
-    name: str = field(default="policy", compare=False)
+    name: str = "policy"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same; the name of the file is no part of it."""
+        return isinstance(other, Policy) and tuple(self[:-1]) == tuple(other[:-1])
+
+    def __ne__(self, other: object) -> bool:
+        """The opposite of being equal."""
+        return not self == other
 
     def to_dict(self) -> dict[str, Any]:
         """The document as plain data, keys in the order of the file."""

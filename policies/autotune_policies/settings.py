@@ -9,8 +9,8 @@ Standard library only: this module runs inside foreign training containers.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from autotune_policies.backends import DISPATCHERS as DISPATCHERS
 from autotune_policies.backends import FLEX_DISPATCHERS as FLEX_DISPATCHERS
@@ -22,8 +22,7 @@ Kind = Literal["int", "float", "bool", "str", "list"]
 Home = Literal["transformer", "ddp", "training", "env", "launch"]
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One knob of a training run.
 
     Attributes:
@@ -47,7 +46,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     minimum: int = 1
     optional: bool = False
-    only_with: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    only_with: Mapping[str, tuple[Value, ...]] = MappingProxyType({})
 
     def effective(self, settings: Mapping[str, object]) -> bool:
         """Whether it has an effect beside these settings."""

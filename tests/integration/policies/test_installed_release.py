@@ -110,7 +110,7 @@ def test_the_class_accepts_the_fields_and_keeps_them(name: str, core: Any) -> No
 @pytest.mark.parametrize("before", CASES)
 @pytest.mark.parametrize("after", CASES)
 def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(before: str, after: str, core: Any) -> None:
-    policy = dataclasses.replace(load_policy(EXAMPLE), settings=CASES[after])
+    policy = load_policy(EXAMPLE)._replace(settings=CASES[after])
     config = build(core, **render(CASES[before], core.release).transformer)
     expected = build(core, **render(CASES[after], core.release).transformer)
     policy.apply(config, num_gpus=16, stack={"deep_ep": "1.2.1"})
@@ -122,7 +122,7 @@ def test_applying_to_a_built_configuration_leaves_nothing_of_the_one_before(befo
 
 
 def test_a_layout_for_another_number_of_layers_applies_nothing(core: Any) -> None:
-    policy = dataclasses.replace(load_policy(EXAMPLE), settings=CASES["layout"])
+    policy = load_policy(EXAMPLE)._replace(settings=CASES["layout"])
     config = build(core, num_layers=8)
     before = dict(vars(config))
     with pytest.raises(PolicyError, match="does not fit this model"):

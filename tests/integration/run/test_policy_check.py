@@ -1,7 +1,6 @@
 """``policy check --measure`` for real: Ray, gangs of Megatron-Core training, runs that take turns on the same nodes."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ def policy(tmp_path: Path) -> Path:
         "gang": {**described["gang"], "ranks_per_node": 2},
     }
     path = tmp_path / "policy.yaml"
-    write_policy(path, replace(found, evidence={**found.evidence, "contract": small}))
+    write_policy(path, found._replace(evidence={**found.evidence, "contract": small}))
     return path
 
 

@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,7 +237,7 @@ def test_another_stack(check: Check, machine: dict[str, Any], tmp_path: Path) ->
 
     alone = tmp_path / "alone.yaml"
     policy = load_policy(POLICY)
-    write_policy(alone, replace(policy, alternatives=[], fallback=None))
+    write_policy(alone, policy._replace(alternatives=[], fallback=None))
     machine["specs"] = []
     status, out, talk = check(alone, "--measure")
     assert (status, out, machine["specs"]) == (2, "", [])

@@ -68,13 +68,13 @@ def test_what_a_policy_says_of_itself(recorded: Recorded, policy: Policy) -> Non
 
 
 def test_the_fallback_is_the_runner_up_of_a_policy_without_alternatives(policy: Policy) -> None:
-    assert recorded_of(replace(policy, alternatives=[])).runner_up == policy.fallback
-    assert recorded_of(replace(policy, alternatives=[], fallback=policy.settings)).runner_up is None
+    assert recorded_of(policy._replace(alternatives=[])).runner_up == policy.fallback
+    assert recorded_of(policy._replace(alternatives=[], fallback=policy.settings)).runner_up is None
 
 
 def test_without_an_interval_the_range_counts_and_without_that_the_median(policy: Policy) -> None:
     def timing(**step_time_s: object) -> tuple[float, float]:
-        changed = replace(policy, evidence={**policy.evidence, "step_time_s": {"median": 0.3, **step_time_s}})
+        changed = policy._replace(evidence={**policy.evidence, "step_time_s": {"median": 0.3, **step_time_s}})
         found = recorded_of(changed).step_time
         return found.low_s, found.high_s
 
@@ -84,12 +84,12 @@ def test_without_an_interval_the_range_counts_and_without_that_the_median(policy
 
 
 def test_what_was_not_measured_cannot_be_checked(policy: Policy) -> None:
-    predicted = replace(policy, evidence={"kind": "predicted"})
+    predicted = policy._replace(evidence={"kind": "predicted"})
     with pytest.raises(RequestError, match="kind is predicted"):
         recorded_of(predicted)
     without = {name: value for name, value in policy.evidence.items() if name != "contract"}
     with pytest.raises(RequestError, match="contract is missing"):
-        recorded_of(replace(policy, evidence=without))
+        recorded_of(policy._replace(evidence=without))
 
 
 def test_the_request_runs_exactly_the_policy(recorded: Recorded, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_request_runs_exactly_the_policy(recorded: Recorded, tmp_path: Path)
 def test_a_policy_of_a_recipe_is_measured_with_the_recipe(policy: Policy, tmp_path: Path) -> None:
     def described(**program: object) -> Policy:
         contract = {**policy.evidence["contract"], **program}
-        return replace(policy, evidence={**policy.evidence, "contract": contract})
+        return policy._replace(evidence={**policy.evidence, "contract": contract})
 
     recipe = {"function": "recipes.dsv3:config", "overrides": ["train.log_interval=1"]}
     found = recorded_of(described(program="bridge", recipe=recipe))

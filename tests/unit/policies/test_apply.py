@@ -1,6 +1,5 @@
 """Policy.apply: everything or nothing."""
 
-import dataclasses
 import os
 import sys
 import time
@@ -77,7 +76,7 @@ def test_an_alltoall_policy_leaves_nothing_of_flex_behind(release: str) -> None:
     flex = render({"dispatcher": "hybridep", "num_sms": 40}, release).transformer
     config = config_of(release, **{**flex, "moe_enable_deepep": True, "moe_deepep_num_sms": 30})
     assert POLICY.fallback is not None
-    baseline = dataclasses.replace(POLICY, settings=POLICY.fallback)
+    baseline = POLICY._replace(settings=POLICY.fallback)
     baseline.apply(config, **{**RUN, "stack": {**STACK, "megatron_core": release}})
     untouched = render(POLICY.fallback, release).transformer
     assert vars(config) == untouched
@@ -164,7 +163,7 @@ def test_unset_flags_prove_nothing(attributes: dict[str, object]) -> None:
 
 
 def test_an_fp8_flag_does_not_prove_which_fp8() -> None:
-    policy = dataclasses.replace(POLICY, applies_to={**POLICY.applies_to, "precision": "fp8_mx"})
+    policy = POLICY._replace(applies_to={**POLICY.applies_to, "precision": "fp8_mx"})
     assert "precision" in policy.apply(config_of("0.19", fp8="e4m3"), stack=STACK).unchecked
 
 
@@ -218,7 +217,7 @@ def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_setting_that_the_release_cannot_express_applies_nothing() -> None:
-    policy = dataclasses.replace(POLICY, settings={**POLICY.settings, "dispatcher": "ncclep"})
+    policy = POLICY._replace(settings={**POLICY.settings, "dispatcher": "ncclep"})
     config = config_of("0.16")
     before = dict(vars(config))
     with pytest.raises(PolicyError, match=r"dispatcher=ncclep cannot be expressed in Megatron-Core 0\.16"):

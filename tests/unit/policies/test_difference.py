@@ -1,6 +1,5 @@
 """What two policies do differently, and whether their numbers may be compared."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from autotune_policies.difference import Change, compare_policies, difference_te
 from autotune_policies.settings import SETTINGS
 
 EXAMPLE = load_policy(Path(__file__).parent / "example.yaml")
-FULL = dataclasses.replace(EXAMPLE, evidence={**EXAMPLE.evidence, "contract": {"steps": 20, "seed": 1}})
+FULL = EXAMPLE._replace(evidence={**EXAMPLE.evidence, "contract": {"steps": 20, "seed": 1}})
 
 
 def policy_of(policy: Policy = EXAMPLE, evidence: dict[str, Any] | None = None, **settings: Any) -> Policy:
-    return dataclasses.replace(
-        policy, settings={**policy.settings, **settings}, evidence={**policy.evidence, **(evidence or {})}, name="other"
+    return policy._replace(
+        settings={**policy.settings, **settings}, evidence={**policy.evidence, **(evidence or {})}, name="other"
     )
 
 
@@ -45,8 +44,7 @@ def test_spellings_of_the_same_are_no_difference() -> None:
 
 
 def test_environment_launch_and_conditions() -> None:
-    other = dataclasses.replace(
-        EXAMPLE, env={"NCCL_GRAPH_REGISTER": "1", "OMP_NUM_THREADS": "4"}, launch={},
+    other = EXAMPLE._replace(env={"NCCL_GRAPH_REGISTER": "1", "OMP_NUM_THREADS": "4"}, launch={},
         applies_to={**EXAMPLE.applies_to, "num_gpus": 64, "stack": {"megatron_core": "0.19.2"}},
     )  # fmt: skip
     difference = compare_policies(EXAMPLE, other)

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -398,7 +397,7 @@ def test_a_policy_applies_to_a_container() -> None:
 
 @pytest.mark.usefixtures("_own_environment")
 def test_what_only_a_launcher_can_do_is_named() -> None:
-    policy = replace(EXAMPLE, settings={**EXAMPLE.settings, "gpus_per_numa_node": 2})
+    policy = EXAMPLE._replace(settings={**EXAMPLE.settings, "gpus_per_numa_node": 2})
     applied = policy.apply(container_of(), **{**RUN, "global_batch_size": 256})
     assert applied.elsewhere == {"launch": {"gpus_per_numa_node": 2}}
 

@@ -1,6 +1,5 @@
 """The policy for a run, from a folder of them."""
 
-import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -22,8 +21,7 @@ RUN: dict[str, Any] = {"model": "example-moe", "cluster": "example-cluster", "nu
 
 def policy_of(*, fallback: bool = True, evidence: dict[str, Any] | None = None, **conditions: Any) -> Policy:
     made_on = {"num_gpus": conditions["num_gpus"]} if isinstance(conditions.get("num_gpus"), int) else {}
-    return dataclasses.replace(
-        EXAMPLE, applies_to={**EXAMPLE.applies_to, **conditions},
+    return EXAMPLE._replace(applies_to={**EXAMPLE.applies_to, **conditions},
         evidence={**(evidence or EXAMPLE.evidence), **made_on},
         fallback=EXAMPLE.fallback if fallback else None,
     )  # fmt: skip

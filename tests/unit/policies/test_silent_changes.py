@@ -1,6 +1,5 @@
 """Training that silently starts with other settings is caught, and told why."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ ENERGON = {"_target_": "megatron.bridge.data.builders.energon.EnergonDatasetConf
 
 
 def policy_of(**changes: Any) -> Policy:
-    return dataclasses.replace(EXAMPLE, settings={**EXAMPLE.settings, **changes})
+    return EXAMPLE._replace(settings={**EXAMPLE.settings, **changes})
 
 
 def verify(policy: Policy, document: dict[str, Any]) -> Verification:
@@ -116,7 +115,7 @@ def test_10_tokens_that_are_dropped_are_in_no_configuration() -> None:
 
 def test_11_chunk_sizes_that_are_not_the_policys() -> None:
     name = "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API"
-    policy = dataclasses.replace(policy_of(dispatcher="hybridep"), env={name: "128"})
+    policy = policy_of(dispatcher="hybridep")._replace(env={name: "128"})
     (row,) = verify(policy, document_of({**fields_of(policy), f"env_vars.{name}": "64"})).differences
     assert (row.wanted, row.found) == ("128", "64")
     assert "all three kernels" in row.why

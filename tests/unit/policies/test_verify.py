@@ -1,6 +1,5 @@
 """Did training run with what the policy says?"""
 
-import dataclasses
 import enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,7 @@ HYBRID_EP = {
 def policy_of(env: dict[str, str] | None = None, **changes: Any) -> Policy:
     values = {**EXAMPLE.settings, **changes}
     variables = environment_of(values) if env is None else env
-    return dataclasses.replace(EXAMPLE, settings=values, env=variables)
+    return EXAMPLE._replace(settings=values, env=variables)
 
 
 POLICIES = {
@@ -134,7 +133,7 @@ def verify(policy: Policy, document: Any, core: str = "0.19") -> list[Difference
 def test_every_planted_difference_is_caught(name: str, core: str) -> None:
     policy = POLICIES[name]
     if core < "0.19":
-        policy = dataclasses.replace(policy, env={})
+        policy = policy._replace(env={})
     fields = fields_of(policy, core)
     assert verify(policy, document_of(fields, model__num_layers=8), core) == []
     missed = []
@@ -151,7 +150,7 @@ def test_every_planted_difference_is_caught(name: str, core: str) -> None:
 def test_any_policy_that_ran_as_asked_has_no_difference_and_a_planted_one_has(data: st.DataObject) -> None:
     core = data.draw(st.sampled_from(["0.16", "0.17", "0.18", "0.19"]))
     values = {**EXAMPLE.settings, **data.draw(settings_for(core)), "gpus_per_numa_node": None}
-    policy = dataclasses.replace(EXAMPLE, settings=values, env={})
+    policy = EXAMPLE._replace(settings=values, env={})
     fields = fields_of(policy, core)
     document = document_of(fields, model__num_layers=4096)
     assert verify(policy, document, core) == []
@@ -269,7 +268,7 @@ def test_the_contract_is_compared_where_the_container_tells_it() -> None:
 
 
 def test_the_scaling_recipe_of_fp8_is_part_of_the_precision() -> None:
-    policy = dataclasses.replace(EXAMPLE, applies_to={**EXAMPLE.applies_to, "precision": "fp8_mx"})
+    policy = EXAMPLE._replace(applies_to={**EXAMPLE.applies_to, "precision": "fp8_mx"})
     right = document_of(fields_of(EXAMPLE), mixed_precision="bf16_with_mxfp8_mixed")
     assert verify(policy, right) == []
     wrong = document_of(fields_of(EXAMPLE), mixed_precision="bf16_with_fp8_current_scaling_mixed")
@@ -292,7 +291,7 @@ def test_the_release_is_the_policys_own_before_the_installed_one(monkeypatch: py
     with pytest.raises(PolicyError, match="which megatron_bridge ran"):
         verify_container(EXAMPLE, document)
     applies_to = {**EXAMPLE.applies_to, "stack": {"megatron_core": "0.19.2", "megatron_bridge": {"exact": "0.6.2"}}}
-    assert verify_container(dataclasses.replace(EXAMPLE, applies_to=applies_to), document) == []
+    assert verify_container(EXAMPLE._replace(applies_to=applies_to), document) == []
 
 
 def test_settings_from_another_record() -> None:
@@ -343,7 +342,7 @@ RECORDED = {**EXAMPLE.evidence, "contract": {"model": SHAPE}}
 
 @pytest.mark.parametrize("other", [{"num_layers": 4}, {"hidden_size": 128}, {"num_moe_experts": None}], ids=str)
 def test_a_model_of_another_shape_than_the_recorded_one(other: dict[str, Any]) -> None:
-    policy = dataclasses.replace(EXAMPLE, evidence=RECORDED)
+    policy = EXAMPLE._replace(evidence=RECORDED)
     right = {"model__num_layers": 8, "model__hidden_size": 64, "model__num_moe_experts": 16}
     found = inspect_container(
         policy, document_of(fields_of(EXAMPLE), **right), megatron_core="0.19", megatron_bridge="0.6"
@@ -361,8 +360,8 @@ def test_a_model_without_experts_is_no_model_of_a_policy() -> None:
 
 
 def test_other_tokens_than_those_the_numbers_were_taken_with() -> None:
-    natural = dataclasses.replace(
-        EXAMPLE, evidence={**EXAMPLE.evidence, "routing": {"source": "natural", "token_policy": "dropless"}}
+    natural = EXAMPLE._replace(
+        evidence={**EXAMPLE.evidence, "routing": {"source": "natural", "token_policy": "dropless"}}
     )
     capacity = document_of(fields_of(EXAMPLE), model__moe_expert_capacity_factor=1.0)
     forced = document_of(fields_of(EXAMPLE), model__moe_router_force_load_balancing=True)

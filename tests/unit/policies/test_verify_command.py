@@ -1,6 +1,5 @@
 """``policy verify``: from files, for people and for scripts."""
 
-import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.support.resolved_containers import arguments_of_run, document_of, fie
 
 EXAMPLE = load_policy(Path(__file__).parent / "example.yaml")
 APPLIES_TO = {**EXAMPLE.applies_to, "stack": {"megatron_core": "0.19.2", "megatron_bridge": "0.6.2"}}
-PINNED = dataclasses.replace(EXAMPLE, applies_to=APPLIES_TO)
+PINNED = EXAMPLE._replace(applies_to=APPLIES_TO)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_silent_change_beside_the_policy_fails_only_when_asked(
 
 
 def test_the_releases_that_ran_can_be_named(tmp_path: Path, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    document = document_of(fields_of(dataclasses.replace(EXAMPLE, env={}), "0.17"))
+    document = document_of(fields_of(EXAMPLE._replace(env={}), "0.17"))
     status, out, _ = run(
         capsys, policy, "--resolved", save(tmp_path, document), "--megatron-core", "0.17.1", "--megatron-bridge", "0.4"
     )

@@ -1,7 +1,6 @@
 """Seeds from a policy: settings become points of the space, or are named and dropped."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def policy_of(tmp_path: Path) -> Callable[..., str]:
 
     def write(chosen: Settings, *alternatives: Settings, name: str = "warm.yaml") -> str:
         entries = [{"settings": one} for one in alternatives]
-        policy: Policy = replace(load_policy(POLICY), settings=chosen, alternatives=entries)
+        policy: Policy = load_policy(POLICY)._replace(settings=chosen, alternatives=entries)
         path = tmp_path / name
         write_atomically(path, dump_policy(policy).encode())
         return str(path)
