@@ -28,7 +28,7 @@ def test_a_gang_that_finishes_reports_everything(open_gang, make_spec):
     assert seen == list(run.steps)
     assert run.resolved == {"world_size": 2}
     assert "rank 0 will finish" in run.ranks[0].log_tail
-    assert run.ranks[1].log_tail == ""
+    assert "rank 1 will finish" in run.ranks[1].log_tail, "programs print on the first or the last rank"
     assert 0.05 < run.rank_lifetime_s < run.wall_s
     assert len(run.hosts) == 1
 
