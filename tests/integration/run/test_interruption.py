@@ -18,14 +18,16 @@ from .conftest import Command
 pytestmark = [pytest.mark.service, pytest.mark.trial]
 
 Outcomes = Callable[[Path], dict[int, dict[str, Any]]]
-START = ("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "3", "--confirm", "0", "--json")
+COMMON = ("start", "--model", "tiny-moe", "--cluster", "local", "--confirm", "0", "--json")
+START = (*COMMON, "--trials", "3")
+LONG = 12  # trials: more than pass while a busy machine answers questions about the run
 
 
 def interrupt_in_the_second_launch(
-    command: Command, number: int, look: Callable[[], None] = lambda: None
+    command: Command, number: int, look: Callable[[], None] = lambda: None, arguments: tuple[str, ...] = START
 ) -> "subprocess.CompletedProcess[str]":
     """Run until the first trial has ended and the second one trains, look around, then send the driver a signal."""
-    process = command.start(*START)
+    process = command.start(*arguments)
     study = command.home / "tiny-moe-local" / "trials"
     end_s = time.monotonic() + 180
     while time.monotonic() < end_s and process.poll() is None:
@@ -84,7 +86,7 @@ def test_ctrl_c_and_sigterm_end_the_gang_and_keep_the_study(
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{dashboard}/api/v0/actors", timeout=20)
 
-    interrupted = interrupt_in_the_second_launch(own_command, number, look)
+    interrupted = interrupt_in_the_second_launch(own_command, number, look, (*COMMON, "--trials", str(LONG)))
 
     assert interrupted.returncode == 1
     assert "error: interrupted; study 'tiny-moe-local' keeps what had finished" in interrupted.stderr
@@ -92,6 +94,8 @@ def test_ctrl_c_and_sigterm_end_the_gang_and_keep_the_study(
     assert "Traceback" not in interrupted.stderr
     assert "***" not in interrupted.stderr
     assert own_command.wait_until_gone(20) == []
-    assert list(outcomes(own_command.home / "tiny-moe-local")) == [0]
+    kept = list(outcomes(own_command.home / "tiny-moe-local"))
+    assert 0 in kept
+    assert len(kept) < LONG
     assert "tiny-moe-local/trial-0001/node-0" in {actor["name"] for actor in seen["actors"]}
     assert any("tiny-moe-local" in group["name"] for group in seen["placement_groups"])
