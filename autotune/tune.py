@@ -52,12 +52,14 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
     with _leaving_no_empty_study(request), StudyLock(request.folder), storage_errors():
         study = Study(request)
         write_atomically(request.folder / "request.yaml", request.to_yaml().encode())
-        progress.done(study.launched())
+        progress.done(study.launched(), study.outcomes())
         searching = study.launched() < request.trials
         stopped = study.account().refusal() if searching else None
         if (searching and stopped is None) or _runs_missing(request, study):
             with _interruptible(request):
                 stopped = _run_trials(request, study, address, progress, stop_at_s)
+        elif study.surroundings is not None:
+            progress.say(f"measured on stack {study.surroundings.fingerprint}, which was not probed again")
         if stopped is not None:
             progress.say(f"no further trial: {stopped}")
         return conclude(
@@ -103,7 +105,7 @@ def _run_trials(
         require_legal_baseline(request, surroundings.stack)
         before = study.epochs()
         study.enter(surroundings)
-        progress.done(study.launched())
+        progress.done(study.launched(), study.outcomes())
         if before and before[-1].fingerprint != surroundings.fingerprint:
             here = Epoch(surroundings.fingerprint, surroundings.stack, {})
             progress.say(f"a new epoch, nothing is compared with the trials before: {difference(before[-1], here)}")

@@ -1,6 +1,8 @@
 """Finalists of a study and what confirming them said: whom to run again, evidence for a policy, words for a person."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from autotune.export.pareto import front, winner
@@ -33,9 +35,13 @@ def finalists_of(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list
     they are closer than two runs of one configuration may be), and at least the runner-up. Selected otherwise, speed
     does not decide: the selected trial is measured again beside the fastest one.
     """
+    return _candidates(request, outcomes) if request.effort.confirm.repeats else []
+
+
+def _candidates(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:
     complete = [outcome for outcome in within_limit(request, outcomes) if outcome.state is TrialState.COMPLETE]
     ordered = sorted(complete, key=lambda outcome: (_step_time_s(outcome), outcome.trial))
-    if not ordered or not request.effort.confirm.repeats:
+    if not ordered:
         return []
     fastest = ordered[0]
     if request.select != "throughput":
@@ -48,16 +54,22 @@ def finalists_of(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list
 def confirmation_in(
     request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings | None
 ) -> Confirmation | None:
-    """What the study's folder has on its present finalists; None where they were not run again."""
-    finalists = [outcome.trial for outcome in finalists_of(request, outcomes)]
+    """What the study's folder has on its present finalists; None where they were not run again.
+
+    Runs that were made count, though the request asks for no further ones.
+    """
+    finalists = [outcome.trial for outcome in _candidates(request, outcomes)]
     if surroundings is None or not finalists:
         return None
     runs = recorded_runs(confirmation_folder(request, surroundings.fingerprint, finalists))
     if not runs:
         return None
-    return confirmation_of(
-        request.effort.confirm, request.contract, finalists, runs, limit_bytes=request.memory_limit_bytes
+    plan = request.effort.confirm
+    made = plan.model_copy(update={"repeats": ceil((max(runs) + 1) / len(finalists))})
+    found = confirmation_of(
+        plan if plan.repeats else made, request.contract, finalists, runs, limit_bytes=request.memory_limit_bytes
     )
+    return found if plan.repeats else replace(found, missing=False)
 
 
 def missing_run(request: TuneRequest, outcomes: Sequence[TrialOutcome], surroundings: Surroundings) -> NextRun | None:
@@ -128,7 +140,7 @@ def sentences(found: Confirmation) -> list[str]:
     fastest, *others = found.members
     if others:
         tied = ", ".join(map(str, found.members))
-        lines.append(f"Confirmed ({runs}): trials {tied} tie; trial {found.leanest} needs the least memory of them.")
+        lines.append(f"Confirmed ({runs}): trials {tied} tie; {_why_taken(found)}.")
     else:
         lines.append(f"Confirmed ({runs}): trial {fastest} is the fastest.")
     for trial in found.runs:
@@ -139,6 +151,19 @@ def sentences(found: Confirmation) -> list[str]:
     if found.missing:
         lines.append("Not all runs of the confirmation were made; the same command makes the others.")
     return lines
+
+
+def _why_taken(found: Confirmation) -> str:
+    """Why the trial is taken from a tie set."""
+    assert found.leanest is not None
+    peaks = {trial: found.peak_memory_bytes(trial) for trial in found.members}
+    mine = peaks.pop(found.leanest)
+    known = [peak for peak in peaks.values() if peak is not None]
+    if mine is None or (known and min(known) < mine):
+        return f"trial {found.leanest} is taken"
+    if mine in known:
+        return f"trial {found.leanest} is taken, since none of them needs less memory"
+    return f"trial {found.leanest} needs the least memory of them"
 
 
 def _within_noise(fastest: TrialOutcome, outcome: TrialOutcome) -> bool:

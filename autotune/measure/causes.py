@@ -59,7 +59,15 @@ CAUSES: tuple[Cause, ...] = (
         "host_memory", "out_of_memory", "never",
         "less offloading to the host, fewer ranks per node, or more memory for the container",
         pattern=re.compile(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
-                           r"|(?<!MR registration failed: )(?<!ibv_reg_mr failed: )Cannot allocate memory"),
+                           r"|(?<!MR registration failed: )(?<!ibv_reg_mr failed: )Cannot allocate memory"
+                           r"|\boom_kill event|\bOOM[ -]Killed\b"),
+    ),
+    Cause(
+        "shared_memory", "out_of_memory", "never",
+        "the container's /dev/shm is full: make it larger (--shm-size, an emptyDir in memory), or fewer data workers",
+        pattern=_text(r"shared memory segment[^\n]*No space left on device"
+                      r"|/dev/shm\b[^\n]*No space left on device|No space left on device[^\n]*/dev/shm\b"
+                      r"|/torch_\d+[^\n]*No space left on device|out of shared memory"),
     ),
     Cause(
         "gpu_fault", "hardware", "again",
@@ -132,7 +140,7 @@ CAUSES: tuple[Cause, ...] = (
         "not_a_number", "numerics", "never",
         "the loss or the gradient is no number: the settings compute something else than the baseline does",
         "numerics",
-        _text(r"found NaN in local grad norm|loss is (?:nan|inf)|gradient norm is (?:nan|inf)"
+        _text(r"found (?:NaN|Inf) in local grad norm|loss is (?:nan|inf)\b|\bgrad(?:ient)? norm is (?:nan|inf)\b"
               r"|Unexpected result (?:nan|inf)"),
     ),
     Cause(
@@ -152,7 +160,8 @@ CAUSES: tuple[Cause, ...] = (
         "illegal_access", "crash", "elsewhere",
         "a kernel wrote outside its memory: another version of the dispatcher, or another dispatcher",
         "illegal memory access",
-        _text(r"illegal memory access|unspecified launch failure|device-side assert"),
+        _text(r"illegal memory access|misaligned address|illegal instruction was encountered|unspecified launch failure"
+              r"|device-side assert"),
     ),
     Cause(
         "dispatcher_timeout", "timeout", "elsewhere",

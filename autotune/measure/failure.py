@@ -29,6 +29,10 @@ _WAITING = ("threading.py", "selectors.py", "socket.py", "subprocess.py")
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 """Escape sequences: colours and cursor moves, and titles."""
 
+_WITHOUT_A_WORD = "CommandExited"
+_OF_COMMANDS = ("CommandFailed", _WITHOUT_A_WORD)
+"""Errors of a command's supervisor: what the command itself met stands in the log."""
+
 _LINE_LIMIT = 300
 _LAST_LINES = 40
 """Of the log of a process that died without a word; what stands further above is no cause of its death."""
@@ -56,26 +60,29 @@ class Failure:
     evidence: str = ""
 
 
-def diagnose(run: GangRun, steps: int) -> Failure:
+def diagnose(run: GangRun, steps: int, *, representatives: bool = False) -> Failure:
     """The first cause of a run that ended by ``rank_died``, ``deadline`` or ``stall``.
 
     Args:
         run: What came back.
         steps: Steps the contract asks for, warm-up included.
+        representatives: Whether only some of the ranks tell their steps, as those of a command do.
     """
     culprits = sorted((rank for rank in run.ranks if _ended_badly(rank)), key=_explains)
     if culprits:
         first, followers = culprits[0], culprits[1:]
         cause, what = _cause(first)
-        # Of a command only some ranks print steps; one that is still importing is at none.
-        if not first.last_step and run.steps and first.last_event not in _IMPORTING:
+        # A rank that is still importing is at no step, unless it is one that tells none.
+        if not first.last_step and run.steps and (representatives or first.last_event not in _IMPORTING):
             first = replace(first, last_step=run.steps[-1].step)
+        elif representatives and not first.last_step:
+            first = replace(first, last_event="alive")  # it never tells imports or build
         reason = f"{what} ({_where(first)})"
         if followers:
             reason += f"; {_names(followers)} followed"
         return Failure(cause, reason, violation_at(first.last_step, steps), first.node, _said(first) + first.log_tail)
     if run.ending in ("deadline", "stall"):
-        return _hang(run, steps)
+        return _hang(run, steps, representatives)
     last_step = min((rank.last_step for rank in run.ranks), default=0)
     message = one_line(run.message) or "the gang ended early and no rank said why"
     return Failure(cause_named("unknown"), f"unknown cause: {message}", violation_at(last_step, steps))
@@ -161,6 +168,8 @@ def _cause(rank: RankExit) -> tuple[Cause, str]:
         shown = said if recognise(said) is known else one_line(telling_line(rank.log_tail, known))
         return known, f"{known.title}: {shown or said}"
     if rank.failure is not None:
+        if error == _WITHOUT_A_WORD:
+            return cause_named("unknown"), message
         return cause_named("exception"), said or "failed without a message"
     name = _signal(rank)
     if name in _OUTSIDE_SIGNALS:
@@ -186,7 +195,7 @@ def _recognised(rank: RankExit) -> Cause | None:
     found = recognise(said)
     if found is None and failure.get("kind") == "out_of_memory":
         return cause_named("device_memory" if "CUDA" in said + tail else "host_memory")
-    if found is not None or (rank.failure is not None and failure.get("error") != "CommandFailed"):
+    if found is not None or (rank.failure is not None and failure.get("error") not in _OF_COMMANDS):
         return found
     found = recognise(tail)
     if found is None or found.kind != "import":
@@ -229,12 +238,14 @@ def _progress(rank: RankExit) -> str:
     }.get(rank.last_event, "before step 1")
 
 
-def _stage(rank: RankExit) -> tuple[int, int]:
+def _stage(rank: RankExit, representatives: bool) -> tuple[int, int]:
+    if representatives:
+        return 0, rank.last_step
     event = rank.last_event if rank.last_event in _STAGES else None
     return _STAGES.index(event), rank.last_step
 
 
-def _hang(run: GangRun, steps: int) -> Failure:
+def _hang(run: GangRun, steps: int, representatives: bool) -> Failure:
     """Nobody failed, but time ran out: name the ranks that are furthest behind."""
     stalled = run.ending == "stall"
     name = "hang" if stalled else "deadline"
@@ -242,21 +253,32 @@ def _hang(run: GangRun, steps: int) -> Failure:
     waiting = [rank for rank in run.ranks if rank.last_event != "finished"] or list(run.ranks)
     if not waiting:
         return Failure(cause_named(name), f"{title}: no rank reported anything", violation_at(0, steps))
-    behind = min(_stage(rank) for rank in waiting)
-    silent = [rank for rank in waiting if _stage(rank) == behind]
-    others = [rank for rank in run.ranks if rank not in silent]
-    reason = f"{title}: {_names(silent)} {'silent' if stalled else 'last heard'} {_progress(silent[0])}"
+    if representatives:
+        # A rank that never tells a step is not behind those that do.
+        waiting = [rank for rank in waiting if rank.last_step] or waiting
+    behind = min(_stage(rank, representatives) for rank in waiting)
+    silent = [rank for rank in waiting if _stage(rank, representatives) == behind]
+    mute = [rank for rank in run.ranks if rank not in waiting] if representatives else []
+    others = [rank for rank in run.ranks if rank not in silent and rank not in mute]
+    where = "before step 1" if representatives and not silent[0].last_step else _progress(silent[0])
+    reason = f"{title}: {_names(silent)} {'silent' if stalled else 'last heard'} {where}"
     if silent[0].last_step:
         reason += f" of {steps}"
-    reason += f", {_names(others)} were further on" if others else " (all of them)"
+    if others:
+        reason += f", {_names(others)} {'was' if len(others) == 1 else 'were'} further on"
+    if mute:
+        reason += f", {_names(mute)} {'tells' if len(mute) == 1 else 'tell'} no steps"
+    if not others and not mute:
+        reason += " (all of them)"
     stack = next((run.stacks[rank.rank] for rank in silent if run.stacks.get(rank.rank)), "")
-    if place := innermost(stack):
+    if not representatives and (place := innermost(stack)):  # of a command it is its supervisor that waits
         reason += f", in {place}"
     if run.message:
         reason += f"; {one_line(run.message)}"
-    if silent[0].last_event == "started" and not silent[0].last_step and stack:
+    if all(rank.last_event == "started" and not rank.last_step for rank in silent) and stack:
         name = "import_hang"
-    blamed = {rank.node for rank in silent}
+    # The rank that prints is where the hang shows, not where it is.
+    blamed = {rank.node for rank in (run.ranks if representatives else silent)}
     node = blamed.pop() if len(blamed) == 1 else None
     return Failure(cause_named(name), reason, violation_at(silent[0].last_step, steps), node, stack)
 

@@ -160,7 +160,7 @@ def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
     if run.ending in ("lost", "cancelled"):
         return outcome.because("lost", TrialState.LOST, f"{run.ending}: {one_line(run.message) or 'no further word'}")
     if run.ending != "finished":
-        failure = diagnose(run, spec.contract.steps)
+        failure = diagnose(run, spec.contract.steps, representatives=spec.program == "command")
         if failure.node is not None and failure.node < len(run.hosts):
             outcome = replace(outcome, blamed_host=run.hosts[failure.node])
         state = _state(spec, failure)

@@ -1,5 +1,6 @@
 """What a person sees on stderr while a study runs: a line per trial, and a bar where there is a terminal."""
 
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -35,6 +36,7 @@ class Progress:
         )
         self._task = self._bar.add_task("", total=trials)
         self._best = 0.0
+        self._advised: set[str] = set()
 
     def __enter__(self) -> "Progress":
         """Take the terminal."""
@@ -51,9 +53,10 @@ class Progress:
         """One line of talk."""
         self._console.print(text)
 
-    def done(self, launched: int) -> None:
-        """So many launched trials had ended before this run began."""
+    def done(self, launched: int, outcomes: Iterable[TrialOutcome]) -> None:
+        """So many launched trials count that had ended before this run began, among these outcomes."""
         self._bar.update(self._task, completed=launched)
+        self._best = max((outcome.tokens_per_s_per_gpu or 0.0 for outcome in outcomes), default=0.0)
 
     def launched(self, trial: int, settings: Settings) -> None:
         """A trial is handed to the cluster."""
@@ -66,6 +69,7 @@ class Progress:
         else:
             said = f"{outcome.state} {outcome.reason}"
         self._console.print(f"again {outcome.trial:04d} {said}")
+        self._explain(outcome)
 
     def ended(self, outcome: TrialOutcome) -> None:
         """A trial ended, launched or not."""
@@ -83,6 +87,15 @@ class Progress:
         else:
             detail = f"{outcome.reason}  ({short(outcome.settings)})"
         self._console.print(f"trial {outcome.trial:04d} {outcome.state:<11} {detail}")
+        self._explain(outcome)
+
+    def _explain(self, outcome: TrialOutcome) -> None:
+        """Notes of an outcome, and what to do about its cause; the latter once."""
+        for note in outcome.notes:
+            self._console.print(f"{'':10} note: {note}")
+        if outcome.advice and outcome.cause not in self._advised:
+            self._advised.add(outcome.cause)
+            self._console.print(f"{'':10} {outcome.cause}: {outcome.advice}")
 
 
 def short(settings: Settings) -> str:

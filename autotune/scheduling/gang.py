@@ -59,6 +59,12 @@ class Gang(Protocol):
         """Kill what still runs and give the nodes back; may be repeated."""
 
 
+_LATE_S = 1.0
+"""So long a line of output may be on its way."""
+_LATE_LOOKS = 3
+"""Lines that were held back come in a burst, which fewer looks see."""
+
+
 def run_gang(
     gang: Gang,
     spec: TrialSpec,
@@ -142,6 +148,8 @@ class _Book:
         self.health: dict[int, Mapping[str, Any]] = {}
         self.profile: Mapping[str, Any] | None = None
         self._heard: dict[int, tuple[tuple[str, int], float]] = {}
+        self._left: tuple[int, int, float] | None = None  # first rank to end well: rank, steps told by then, when
+        self._told_on_s: list[float] = []  # looks with new steps since then
 
     def take(self, statuses: Iterable[NodeStatus], now_s: float) -> list[StepRecord]:
         """Add one look at the nodes; returns the steps that are new."""
@@ -163,6 +171,10 @@ class _Book:
                 sign = (rank.place, rank.num_events)
                 if rank.rank not in self._heard or self._heard[rank.rank][0] != sign:
                     self._heard[rank.rank] = (sign, now_s)
+                if rank.exit_code == 0 and self._left is None:
+                    self._left = (rank.rank, self.steps[-1].step if self.steps else 0, now_s)
+        if news and self._left is not None and now_s > self._left[2]:
+            self._told_on_s.append(now_s)
         return news
 
     def verdict(self, now_s: float, launched_s: float) -> tuple[Ending, str] | None:
@@ -175,7 +187,7 @@ class _Book:
             if status.why is not None:
                 return _ENDINGS[status.why], f"{status.message} (on {status.host})"
         if all(status.ended for status in self.nodes.values()):
-            return "finished", ""
+            return self._finished()
         if now_s - launched_s > self._spec.deadline_s:
             return "deadline", f"the gang still ran after {self._spec.deadline_s:g} s"
         for rank in ranks:
@@ -183,6 +195,15 @@ class _Book:
             if rank.exit_code is None and silent_s > self._spec.stall_s:
                 return "stall", rank.silence(self._spec.stall_s)
         return None
+
+    def _finished(self) -> tuple[Ending, str]:
+        """All ended well; but where one left early and the others trained on, they trained something else."""
+        if self._left is not None and len(self._told_on_s) >= _LATE_LOOKS:
+            rank, step, left_s = self._left
+            if self._told_on_s[-1] - left_s > _LATE_S:
+                steps = self._spec.contract.steps
+                return "rank_died", f"rank {rank} ended after step {step} of {steps}, the others trained on without it"
+        return "finished", ""
 
     def rank_exit(self, rank: int, gang: Gang) -> RankExit:
         """How one rank ended, with the end of its log where people will want it."""

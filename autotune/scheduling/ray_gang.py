@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -13,6 +14,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune.scheduling.gang import GangLost
+from autotune_trials.leftovers import tidy
 from autotune_trials.node import NodeRanks, free_port, scratch
 from autotune_trials.spec import TrialSpec
 from autotune_trials.status import NodeStatus
@@ -38,6 +40,7 @@ class NodeWorker:
 
     def __init__(self) -> None:
         self._ranks: NodeRanks | None = None
+        self._work_dir: Path | None = None
 
     def endpoint(self) -> tuple[str, int]:
         """Address and free port for rank 0's rendezvous."""
@@ -47,9 +50,8 @@ class NodeWorker:
         """Start the ranks; ``options`` go to NodeRanks."""
         spec = TrialSpec.from_json(spec_json)
         name = f"{spec.study}-{spec.trial:04d}-{os.getpid()}-node-{node_rank}"
-        self._ranks = NodeRanks(
-            spec, node_rank=node_rank, work_dir=scratch() / "gangs" / name, master=master, **options
-        )
+        self._work_dir = scratch() / "gangs" / name
+        self._ranks = NodeRanks(spec, node_rank=node_rank, work_dir=self._work_dir, master=master, **options)
         self._ranks.start()
 
     def poll(self) -> dict[str, Any]:
@@ -65,6 +67,12 @@ class NodeWorker:
     def logs(self, rank: int, max_bytes: int) -> str:
         """The end of what a rank printed."""
         return self._ranks.logs(rank, max_bytes) if self._ranks is not None else ""
+
+    def clear(self, failed: bool) -> None:
+        """Kill what still runs and put this node's scratch in order; what anybody wanted of it has been fetched."""
+        self.kill(stacks=False)
+        if self._work_dir is not None:
+            tidy(self._work_dir, failed=failed)
 
 
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(NodeWorker)
@@ -93,6 +101,7 @@ class RayGang:
         self._group = placement_group
         self._ranks_per_node = 1
         self._workers: list[Any] = []
+        self._failed = True
 
     def launch(self, spec: TrialSpec) -> None:
         """Create one worker per bundle, agree on the rendezvous and start all ranks.
@@ -128,18 +137,13 @@ class RayGang:
             GangLost: a worker died, or its node cannot be reached.
         """
         answers = self._gather([worker.poll.remote() for worker in self._workers], self._timeout_s)
-        return [NodeStatus.from_dict(answer) for answer in answers]
+        statuses = [NodeStatus.from_dict(answer) for answer in answers]
+        self._failed = any(rank.exit_code != 0 for status in statuses for rank in status.ranks)
+        return statuses
 
     def kill(self, *, stacks: bool = False) -> None:
         """Kill all ranks that can be reached. A worker that does not answer is killed itself: its ranks follow."""
-        asked = [(worker, worker.kill.remote(stacks)) for worker in self._workers]
-        end_s = time.monotonic() + _KILL_TIMEOUT_S
-        for worker, answer in asked:
-            try:
-                ray.get(answer, timeout=max(0.0, end_s - time.monotonic()))
-            except RayError:
-                with suppress(RayError):
-                    ray.kill(worker)
+        self._end([(worker, worker.kill.remote(stacks)) for worker in self._workers])
 
     def logs(self, rank: int, max_bytes: int) -> str:
         """The end of what a rank printed; empty when its node cannot be reached."""
@@ -152,12 +156,22 @@ class RayGang:
             return ""
 
     def close(self) -> None:
-        """Kill what still runs, then the workers."""
-        self.kill()
+        """Kill what still runs and clear its scratch, then the workers."""
+        self._end([(worker, worker.clear.remote(self._failed)) for worker in self._workers])
         for worker in self._workers:
             with suppress(RayError):
                 ray.kill(worker)
         self._workers = []
+
+    def _end(self, asked: list[tuple[Any, Any]]) -> None:
+        """Wait for workers that were asked to end their ranks; one that does not answer is killed."""
+        end_s = time.monotonic() + _KILL_TIMEOUT_S
+        for worker, answer in asked:
+            try:
+                ray.get(answer, timeout=max(0.0, end_s - time.monotonic()))
+            except RayError:
+                with suppress(RayError):
+                    ray.kill(worker)
 
     def _gather(self, calls: list[Any], timeout_s: float) -> list[Any]:
         """The answers of all nodes, in order.

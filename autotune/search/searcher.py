@@ -10,6 +10,7 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from autotune.errors import RunError
+from autotune.files import write_atomically
 from autotune.measure.account import remaining_s
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.settle import hosts_to_avoid, in_doubt_lost
@@ -65,10 +66,12 @@ class StudySearcher(Searcher):
         self._hosts = hosts
         self._running: dict[str, Proposal] = {}
         self._reported = {outcome.trial for outcome in study.outcomes()}
+        self._recorded: dict[int, TrialOutcome] = {}
         self._lost_in_a_row = 0
         self.exhausted = False
         self.stopped: str | None = None
         self.problem: RunError | None = None
+        self._record_settled()
 
     def suggest(self, trial_id: str) -> Any:
         """The configuration of the next Tune trial, or FINISHED when the budget or the space is used up."""
@@ -134,3 +137,15 @@ class StudySearcher(Searcher):
             if outcome.trial not in self._reported:
                 self._reported.add(outcome.trial)
                 self._on_end(outcome)
+        self._record_settled()
+
+    def _record_settled(self) -> None:
+        """What the study made of outcomes, into the trials' records: a gang's own word is judged beside the others'."""
+        for outcome in self._study.outcomes():
+            if self._recorded.get(outcome.trial) == outcome:
+                continue
+            self._recorded[outcome.trial] = outcome
+            path = self._request.trial_folder(outcome.trial) / "outcome.json"
+            text = json.dumps(outcome.to_dict(), indent=1).encode()
+            if path.exists() and path.read_bytes() != text:
+                write_atomically(path, text)

@@ -1,7 +1,9 @@
 """What every kind of gang promises. The ranks are real processes running a stand-in program."""
 
+import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -195,3 +197,17 @@ def test_node_workers_are_named_after_study_and_trial(open_gang, make_spec):
     for node in range(2):
         assert ray.get_actor(f"{spec.study}/trial-0007/node-{node}") is not None
     gang.close()
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("open_gang", ["ray"], indirect=True)
+@pytest.mark.parametrize(("behaviours", "kept"), [({}, False), ({1: "exit_3"}, True)])
+def test_only_a_failed_gang_stays_in_scratch(open_gang, make_spec, behaviours, kept):
+    spec = make_spec(behaviours)
+    gang = open_gang(spec)
+    run = run_gang(gang, spec)
+    folders = list((Path(os.environ["AUTOTUNE_SCRATCH"]) / "gangs").glob(f"{spec.study}-*"))
+    assert len(folders) == 1
+    assert run.ranks[1].log_tail
+    gang.close()
+    assert folders[0].exists() == kept

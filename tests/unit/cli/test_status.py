@@ -58,3 +58,35 @@ def test_scripts_get_the_same(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert document["account"]["budget_gpu_hours"] == 0.04
     assert [epoch["fingerprint"] for epoch in document["epochs"]] == ["stack-a", "stack-b"]
     assert document["counts"]["COMPLETE"] == 2
+
+
+def test_causes_come_with_advice_and_a_study_ends_with_its_confirmation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = load_request("tiny-moe", "local", home=tmp_path, study="one", trials=2, confirm=2)
+    request.folder.mkdir()
+    (request.folder / "request.yaml").write_text(request.to_yaml())
+    study = Study(request)
+    study.enter(BEFORE)
+    for failed in (False, True):
+        proposal = study.next()
+        assert proposal is not None
+        outcome = TrialOutcome(
+            proposal.trial, TrialState.COMPLETE, proposal.settings, step_time_s=1.0, tokens_per_s_per_gpu=512.0,
+            peak_memory_bytes=2**20, step_times_s=[1.0] * 10, steps_used=7, notes=["node one is slow"],
+        )  # fmt: skip
+        study.tell(outcome.because("hang", TrialState.INFEASIBLE, "hang: rank 0", 1.5) if failed else outcome)
+    ended = study.outcomes()
+    assert [outcome.cause for outcome in ended if outcome.state.launched] == ["", "hang"]
+
+    assert main(["status", "one", "--home", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("one: unfinished, 2 of 2 trials launched")
+    assert lines[1] == "finalists are still to be run again"
+    assert any(line.strip().startswith("hang: see stacks.txt") for line in lines)
+    assert sum("node one is slow" in line for line in lines) == 2
+
+    assert main(["status", "one", "--home", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == "unfinished"
+    assert [(entry["cause"], len(entry["trials"])) for entry in document["causes"]][-1] == ("hang", 1)

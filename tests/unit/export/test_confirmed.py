@@ -182,3 +182,27 @@ def test_start_refuses_them_in_one_line(tmp_path, capsys):
     words = ["start", "--model", "tiny-moe", "--cluster", "local", "--home", str(tmp_path), "--confirm", "101"]
     assert main(words) == 2
     assert "error: confirm must be from 0 to 100 repeats" in capsys.readouterr().err
+
+
+def test_a_confirmation_that_was_made_is_not_lost_when_none_is_asked_for(request_here, ran):
+    outcomes = [ran(0, 2.0), ran(1, 1.0, micro_batch_size=2)]
+    confirm(request_here, outcomes, lambda run: ran(run.trial, 1.0, steps=run.steps))
+    before = confirmation_in(request_here, outcomes, HERE)
+    none = request_here.effort.confirm.model_copy(update={"repeats": 0})
+    off = replace(request_here, effort=replace(request_here.effort, confirm=none))
+    assert confirmation_in(off, outcomes, HERE) == before
+    assert missing_run(off, outcomes, HERE) is None
+    assert before.repeats > 0
+
+
+@pytest.mark.parametrize(
+    ("peaks", "says"),
+    [
+        ({1: 100, 2: 100}, "is taken, since none of them needs less memory."),
+        ({1: 120, 2: 110}, "trial 2 needs the least memory of them."),
+    ],
+)
+def test_the_least_memory_is_only_said_of_one(request_here, ran, peaks, says):
+    outcomes = [ran(0, 2.0), ran(1, 1.0, micro_batch_size=2), ran(2, 1.01, micro_batch_size=4)]
+    confirm(request_here, outcomes, lambda run: ran(run.trial, 1.0, peaks[run.trial], steps=run.steps))
+    assert sentences(confirmation_in(request_here, outcomes, HERE))[0].endswith(says)

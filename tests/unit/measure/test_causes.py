@@ -79,3 +79,28 @@ def test_the_place_of_a_hang_is_the_innermost_frame_of_the_main_thread_that_says
 def test_the_document_prints_the_table():
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \| (.*) \|$", DOCUMENT.read_text(), flags=re.MULTILINE)
     assert rows == [(cause.name, cause.kind, cause.retry, cause.advice) for cause in CAUSES]
+
+
+def test_a_command_that_ended_without_a_word_is_unknown_with_its_status():
+    failure = {"kind": "exception", "error": "CommandExited", "message": "the command exited with status 3"}
+    dead = RankExit(1, 0, 3, False, "started", 0, failure=failure)
+    found = diagnose(GangRun("rank_died", (RankExit(0, 0, -9, True, "step", 3), dead)), 10, representatives=True)
+    assert found.cause.name == "unknown"
+    assert found.reason == "the command exited with status 3 (rank 1, node 0, before step 1)"
+
+
+def test_a_rank_that_tells_no_steps_is_not_behind_one_that_does():
+    ranks = (RankExit(0, 0, -9, True, "started", 0), RankExit(1, 1, -9, True, "step", 4))
+    found = diagnose(GangRun("stall", ranks), 10, representatives=True)
+    assert found.reason == "hang: rank 1 silent after step 4 of 10, rank 0 tells no steps"
+    assert found.node is None
+    native = diagnose(GangRun("stall", ranks), 10)
+    assert native.reason == "hang: rank 0 silent during imports, rank 1 was further on"
+    assert native.node == 0
+
+
+def test_a_command_that_hangs_before_its_first_step_blames_no_rank_for_what_another_printed():
+    ranks = (RankExit(0, 0, -9, True, "built", 0), RankExit(1, 1, -9, True, "started", 0))
+    found = diagnose(GangRun("stall", ranks, stacks={1: "x"}), 10, representatives=True)
+    assert found.reason == "hang: ranks 0-1 silent before step 1 (all of them)"
+    assert (found.cause.name, found.node) == ("hang", None)

@@ -192,3 +192,22 @@ def test_a_node_status_survives_the_way_through_json(status):
     import json
 
     assert NodeStatus.from_dict(json.loads(json.dumps(status.to_dict()))) == status
+
+
+def ended_beside(*later):
+    """Rank 0 ends well after step 3; the other rank tells these steps, one list a look, and ends well too."""
+    left = RankStatus(0, exit_code=0, last_event="finished")
+    told = [tuple(StepRecord(step, 0.1, 1.0, 1.0, 8) for step in steps) for steps in ([1, 2, 3], *later)]
+    looks = [[node(left, RankStatus(1, last_event="step"), steps=steps)] for steps in told]
+    return Script(*looks, [node(left, RankStatus(1, exit_code=0, last_event="finished"), ended=True)])
+
+
+def test_a_rank_that_left_while_the_others_trained_on_is_no_clean_end():
+    result = run(ended_beside(*([step] for step in range(4, 20))), spec_of())
+    assert result.ending == "rank_died"
+    assert result.message == "rank 0 ended after step 3 of 8, the others trained on without it"
+
+
+@pytest.mark.parametrize("later", [[[4], [5], [6]], [*[[]] * 30, [4, 5, 6], [7, 8, 9, 10]], [[]] * 30])
+def test_lines_that_come_late_are_no_training(later):
+    assert run(ended_beside(*later), spec_of(stall_s=1e9)).ending == "finished"

@@ -196,3 +196,31 @@ def test_tune_may_pickle_it(request_for: Requests, here: Surroundings) -> None:
     run = Run(request_for(), here)
 
     assert pickle.loads(pickle.dumps(run.searcher)) is not None
+
+
+def test_a_trials_record_says_what_the_study_made_of_it(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    request = request_for(trials=2)
+    run = Run(request, here)
+
+    def trained(loss: float) -> Callable[[Proposal], TrialOutcome]:
+        return lambda proposal: replace(complete(proposal), losses=[loss] * 10, grad_norms=[1.0] * 10)
+
+    records = []
+    for index, loss in enumerate((6.0, 9.5)):
+        run.searcher.suggest(str(index))
+        judged = trained(loss)(run.launched[index])
+        records.append(request.trial_folder(judged.trial) / "outcome.json")
+        records[-1].write_text(json.dumps(judged.to_dict()))
+        run.finish(str(index), trained(loss), index)
+
+    assert [json.loads(record.read_text())["state"] for record in records] == ["COMPLETE", "INFEASIBLE"]
+    for record, outcome in zip(records, run.study.outcomes()[-2:], strict=True):
+        assert TrialOutcome.from_dict(json.loads(record.read_text())) == outcome
+
+    # A driver that died between the two writes them when it comes back.
+    settled = records[1].read_text()
+    records[1].write_text("{}")
+    Run(request, here)
+    assert records[1].read_text() == settled

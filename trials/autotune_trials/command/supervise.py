@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune_policies.errors import PolicyError
+from autotune_trials.command.last_words import why
 from autotune_trials.command.proof import RanOtherwise, from_container, from_dump
 from autotune_trials.command.steps import StepLines
 from autotune_trials.command.words import RESOLVED_FILE, CannotFill
@@ -22,7 +23,7 @@ from autotune_trials.spec import TrialSpec
 
 _LOOK_S = 0.2
 _BREATH_S = 1.0
-_LAST_WORDS_BYTES = 8192
+_LAST_WORDS_BYTES = 1 << 16
 _MEMORY_STEP = 2
 """The first step at whose end the optimizer's state is allocated."""
 
@@ -124,8 +125,8 @@ class _Story:
             self._tell(record)
         done, steps = self._lines.steps, self._spec.contract.steps
         if status and not self.over:
-            kind, error, message = self._why(status)
-            self._events.write("failed", kind=kind, error=error, message=message)
+            said = why(self._last_words.decode(errors="replace"), status, self._lines.steps, self._spec.contract.steps)
+            self._events.write("failed", kind=said.kind, error=said.error, message=said.message)
             return status
         resolved = {} if self.over else self._read_container()
         if not self.over and 0 < done < steps:
@@ -180,18 +181,6 @@ class _Story:
         if self._spec.gang.device == "cpu":
             return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, "rss"
         return None, "not_said"
-
-    def _why(self, status: int) -> tuple[str, str, str]:
-        """Kind, error and message of a command that failed, from its last words."""
-        words = [line.strip() for line in self._last_words.decode(errors="replace").splitlines() if line.strip()]
-        errors = [line for line in words if ("Error" in line or "error:" in line) and not line.startswith("File ")]
-        exited = f"the command exited with status {status}"
-        if self._lines.steps:
-            exited += f" after {self._lines.steps} of {self._spec.contract.steps} steps"
-        said = errors[-1][:500] if errors else f"{exited}; its last words: {words[-1][:300]}" if words else exited
-        if "OutOfMemoryError" in said or "out of memory" in said:
-            return "out_of_memory", "OutOfMemoryError", said
-        return ("rejected" if status == REJECTED else "exception"), "CommandFailed", said
 
     def _alive(self) -> None:
         self._alive_s = time.monotonic()
