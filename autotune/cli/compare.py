@@ -51,6 +51,8 @@ def _document(found: Comparison) -> dict[str, Any]:
         "ci95": list(found.ci95),
         "steps_used": list(found.steps_used),
         "contaminated": list(found.contaminated),
+        "reason": found.reason,
+        "unsteady": [found.a.unsteady, found.b.unsteady],
         "set_aside": [{part.reason: len(part.places) for part in steady.set_aside} for steady in (found.a, found.b)],
     }
 
@@ -62,6 +64,8 @@ def _sentence(found: Comparison, tie_percent: float) -> str:
         return f"A is faster: its steps take {1.0 - found.ratio:.1%} less time ({interval})"
     if found.verdict == "b_faster":
         return f"B is faster: its steps take {1.0 - 1.0 / found.ratio:.1%} less time ({interval})"
+    if found.reason:
+        return f"tie: {found.reason} ({interval})"
     if not low <= 1.0 <= high:
         return f"tie: the difference is below {tie_percent:g} % ({interval})"
     margin = 1.0 - tie_percent / 100.0

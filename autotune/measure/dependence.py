@@ -19,6 +19,12 @@ _MEDIAN_SPREAD = 1.2533
 _MEMORIES = tuple(step / 20 for step in range(20))
 """Correlations of neighbours that are told apart."""
 
+_STRONGEST = 0.99
+"""A series of a stronger correlation of neighbours is worth a step or two in any case."""
+
+_CAUTION = 0.9
+"""Standard deviations that the correlation of neighbours may be above what the series shows."""
+
 _MOST_LAGS = 200
 """Lags looked at; a longer memory shows in these already, as a series that is worth very little."""
 
@@ -91,7 +97,8 @@ def effective_steps(values: Sequence[float]) -> float:
             break
         ceiling = min(ceiling, pair)
         time += 2.0 * ceiling
-    first = min(_MEMORIES[-1], (count * correlation(1) + 1.0) / (count - 3.0)) if count > 3 else 0.0
+    first = (count * correlation(1) + 1.0) / (count - 3.0) if count > 3 else 0.0
+    first = min(_STRONGEST, first + _CAUTION * sqrt(max(0.0, 1.0 - first**2) / count))
     time = max(1.0, time, (1.0 + first) / (1.0 - first))
     return max(1.0, count / time)
 
@@ -122,8 +129,11 @@ def _lagged_sigma(values: Sequence[float], lag: int) -> float:
 
 
 def logarithms(step_times_s: Sequence[float]) -> list[float]:
-    """Natural logarithms: differences of these are ratios of times, whatever the unit."""
-    return [log(value) for value in step_times_s]
+    """Natural logarithms: differences of these are ratios of times, whatever the unit.
+
+    Rounded to 12 places, so that steps that differ by the rounding of a unit are equal.
+    """
+    return [round(log(value), 12) for value in step_times_s]
 
 
 def _normal_scores(values: Sequence[float]) -> list[float]:

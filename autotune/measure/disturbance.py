@@ -57,10 +57,11 @@ def disturbance(run: GangRun, measured_step_times_s: Sequence[float]) -> str:
     """
     found = [f"{host}: {said}" for host, health in _nodes(run) for said in _of_node(health)]
     if not found and len(measured_step_times_s) >= _FEWEST_STEPS:
-        steady = steady_steps(measured_step_times_s)
-        aside = sum(len(part.places) for part in steady.set_aside if part.reason == "disturbed")
-        if aside > DISTURBED_SHARE * len(measured_step_times_s):
-            found.append(f"{aside} of {len(measured_step_times_s)} measured steps ran at another speed than the rest")
+        off_level = steady_steps(measured_step_times_s).off_level
+        if off_level > DISTURBED_SHARE * len(measured_step_times_s):
+            found.append(
+                f"{off_level} of {len(measured_step_times_s)} measured steps ran at another speed than the rest"
+            )
     return "; ".join(found)
 
 

@@ -1,20 +1,23 @@
 """Which steps of a run show its steady speed; the others are set aside, each with a reason.
 
-    warm_up     leading steps that are slower or faster than what follows: compilation, first allocations, autotuning
-    pause       single steps off the level around them: checkpoint, evaluation, garbage collection, a stalled disk
-    disturbed   a stretch on another level than most steps: a neighbour on the network, throttled clocks
+    warm_up     leading steps that are slower than nearly all that follows: compilation, first allocations, autotuning
+    pause       rare single steps off the level around them: checkpoint, evaluation, a stalled disk
+    disturbed   a stretch on another level that ends again: a neighbour on the network, throttled clocks
     unsettled   a stretch that scatters several times more than the rest
 
-A slow trend is none of these. Routers drift while they learn, and a run that drifts is its own truth: its steps stay,
-and count for few (``effective_steps``). Everything is judged on logarithms, so the unit does not matter.
+What comes back all the time is the run's speed: steps that are often or regularly slow stay, and so do both levels of a
+run that jumps to and fro. A change for good stays too, as nothing says which side of it is the run. So does a slow
+trend: routers drift while they learn, and a run that drifts is its own truth; its steps count for few
+(``effective_steps``). A run of which too much would have to go is ``unsteady``. Everything is judged on logarithms, so
+the unit does not matter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import isfinite, log
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from autotune.measure.dependence import Noise, logarithms, noise
 
@@ -46,8 +49,11 @@ _SCATTER_STEPS = 10
 _SCATTER_GAIN = 7.0
 """Gain in log likelihood from which a change in scatter is believed; the best of many cuts gains some by chance."""
 
-_MOST_UNSETTLED = 2 / 3
-"""Share of the steps beyond which the scattering stretch is the run itself."""
+_MOST_OFF = 0.4
+"""Share of the steps after warm-up beyond which what is off is the run itself."""
+
+_RARE = 1 / 8
+"""Share of steps up to which they are the exception; also the shortest period of pauses is one over this."""
 
 _RESOLUTION = 1e-6
 """Scatter below a millionth is none."""
@@ -86,11 +92,16 @@ class SteadySteps:
         step_times_s: The steps that count, in order.
         places: Their places in the series, from 0.
         set_aside: The others by reason; every place of the series is in exactly one of both.
+        off_level: Steps after warm-up in stretches on another level than most, set aside or not.
+        unsteady: Why no part of the run is its steady speed, in words; then all steps after warm-up count. Empty when
+            there is one.
     """
 
     step_times_s: tuple[float, ...]
     places: tuple[int, ...]
     set_aside: tuple[SetAside, ...]
+    off_level: int = 0
+    unsteady: str = ""
 
 
 def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
@@ -108,22 +119,13 @@ def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
         if not (isfinite(value) and value > 0.0):
             raise ValueError(f"step_times_s[{place}] = {value!r} must be positive and finite")
     values = logarithms(step_times_s)
-    reason: dict[int, Reason] = dict.fromkeys(range(_warm_up(values)), "warm_up")
-
-    judges: tuple[tuple[Reason, Callable[[Sequence[float]], list[int]]], ...] = (
-        ("unsettled", _unsettled),
-        ("pause", _pauses),
-        ("disturbed", _disturbed),
-        ("pause", _pauses),  # again, now that the scatter is that of the steady part
-    )
-    for name, judge in judges:
-        left = [place for place in range(len(values)) if place not in reason]
-        if len(left) < FEWEST_STEPS:
-            break
-        reason.update((left[index], name) for index in judge([values[place] for place in left]))
+    leading = _warm_up(values)
+    judged = _after_warm_up(values[leading:], len(values) // 2 - leading)
+    reason: dict[int, Reason] = dict.fromkeys(range(leading), "warm_up")
+    reason.update((leading + place, why) for place, why in judged.reason.items())
     _name_leading(reason)
     if len(values) - len(reason) < max(FEWEST_STEPS, len(values) // 4):
-        reason.clear()  # no steady part: all of it counts, as wide as it scatters
+        reason = {}  # no steady part: all of it counts, as wide as it scatters
     places = tuple(place for place in range(len(values)) if place not in reason)
     return SteadySteps(
         step_times_s=tuple(step_times_s[place] for place in places),
@@ -133,7 +135,57 @@ def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
             for name in REASONS
             if (found := tuple(sorted(place for place, why in reason.items() if why == name)))
         ),
+        off_level=judged.off_level,
+        unsteady=judged.unsteady,
     )
+
+
+class _Judged(NamedTuple):
+    reason: dict[int, Reason]
+    off_level: int = 0
+    unsteady: str = ""
+
+
+def _after_warm_up(values: Sequence[float], most_leading: int) -> _Judged:
+    """Places to set aside with their reasons, or why there is no steady part; then no place is."""
+    count = len(values)
+    reason: dict[int, Reason] = {}
+
+    def left() -> tuple[list[int], list[float]]:
+        at = [place for place in range(count) if place not in reason]
+        return at, [values[place] for place in at]
+
+    def set_pauses_aside() -> None:
+        at, those = left()
+        known = [place for place, why in reason.items() if why == "pause"]
+        pauses = sorted([*known, *(at[index] for index in _pauses(those))])
+        if _rare(pauses, count):
+            reason.update(dict.fromkeys(pauses, "pause"))
+
+    at, those = left()
+    reason.update((at[index], "unsettled") for index in _unsettled(those))
+    set_pauses_aside()
+    at, those = left()
+    passing, undecided = _off_level(those)
+    reason.update((at[index], "disturbed") for index in passing)
+    set_pauses_aside()  # again, now that the scatter is that of the steady part
+    start = next(place for place in range(count + 1) if place not in reason)  # a slow first stretch is warm-up
+    off_level = undecided + sum(why == "disturbed" for place, why in reason.items() if place > start)
+    unsteady = ""
+    if undecided > _RARE * count:
+        unsteady = f"{undecided} of {count} steps after warm-up are on another level, and nothing says which one counts"
+    elif start > most_leading:
+        unsteady = f"the first {start} of {count} steps after warm-up are unlike the rest"
+    elif len(reason) - start > _MOST_OFF * (count - start):
+        unsteady = f"{len(reason) - start} of {count} steps after warm-up are slower or scatter more than the rest"
+    return _Judged({} if unsteady else reason, off_level, unsteady)
+
+
+def _rare(places: Sequence[int], count: int) -> bool:
+    """Whether these are exceptions among so many steps: few of them, and no short period."""
+    gaps = {after - before for before, after in pairwise(places)}
+    periodic = len(places) >= 3 and len(gaps) == 1 and 1 < min(gaps) < 1 / _RARE
+    return len(places) <= _RARE * count and not periodic
 
 
 def _name_leading(reason: dict[int, Reason]) -> None:
@@ -145,13 +197,16 @@ def _name_leading(reason: dict[int, Reason]) -> None:
 
 
 def _warm_up(values: Sequence[float]) -> int:
-    """Leading steps, at most half, that are off the level of the steps that follow each of them."""
+    """Leading steps, at most half, that are slower than the steps that follow each of them and than nearly all."""
     bound = max(_PAUSE, _SIGMAS * noise(values[len(values) // 4 :]).level)
     for place in range(len(values) // 2):
-        level = median(values[place + 1 : place + 16])
-        here = values[place : place + 3]
+        following = values[place + 1 : place + 16]
+        level, here = median(following), values[place : place + 3]
         if abs(here[0] - level) <= bound and abs(median(here) - level) <= bound:
             return place
+        slower = sum(value >= here[0] - _PAUSE / 2 for value in values[len(values) // 2 :])
+        if here[0] < level - bound or slower > _RARE * (len(values) - len(values) // 2):
+            return place  # a level that comes back, or one that the run leaves for a slower one, is no warm-up
     return len(values) // 2
 
 
@@ -165,11 +220,15 @@ def _pauses(values: Sequence[float]) -> list[int]:
     ]
 
 
-def _disturbed(values: Sequence[float]) -> list[int]:
-    """Steps of the stretches that are not on the level of most steps."""
+def _off_level(values: Sequence[float]) -> tuple[list[int], int]:
+    """Steps of slow stretches that the run came out of, and the number of all other steps on another level than most.
+
+    Disturbance only ever slows, and it ends: after a change for good, and with a stretch that is faster than most,
+    nothing says which of the levels is the run.
+    """
     edges = _changes(values)
     if not edges:
-        return []
+        return [], 0
     stretches = list(zip([0, *edges], [*edges, len(values)], strict=True))
     level = [median(values[first:end]) for first, end in stretches]
     near = max(_SHIFT / 2, 2.0 * noise(values).of_median(_SHORTEST))
@@ -185,12 +244,23 @@ def _disturbed(values: Sequence[float]) -> list[int]:
     # Of levels held about equally long the fastest counts: disturbance only ever slows.
     longest = max(held(index) for index in range(len(level)))
     usual = min(level[index] for index in range(len(level)) if held(index) >= _ABOUT_EQUAL * longest)
-    return [
-        place
-        for (first, end), other in zip(stretches, level, strict=True)
-        if abs(other - usual) > near
-        for place in range(first, end)
+    off = [range(*at) for at, other in zip(stretches, level, strict=True) if abs(other - usual) > near]
+    places_off = {place for stretch in off for place in stretch}
+    rest = [value for place, value in enumerate(values) if place not in places_off]
+    off = [stretch for stretch in off if _distinct([values[place] for place in stretch], rest, usual)]
+    passing = [
+        stretch for stretch in off if stretch.stop < len(values) and median(values[place] for place in stretch) > usual
     ]
+    return [place for stretch in passing for place in stretch], sum(len(at) for at in off if at not in passing)
+
+
+def _distinct(stretch: Sequence[float], rest: Sequence[float], usual: float) -> bool:
+    """Whether hardly a step of the rest is on the stretch's level, and the reverse; else the run jumps to and fro."""
+    level = median(stretch)
+    slower, halfway = level > usual, (level + usual) / 2.0
+    strays = sum((value > halfway) != slower for value in stretch)
+    visits = sum((value > halfway) == slower for value in rest)
+    return strays <= _RARE * len(stretch) and visits <= _RARE * len(rest)
 
 
 def _changes(values: Sequence[float]) -> list[int]:
@@ -252,4 +322,4 @@ def _unsettled(values: Sequence[float]) -> list[int]:
     if alike - misfit(cut) < _SCATTER_GAIN or max(before, after) <= max(_SCATTER * min(before, after), _PAUSE / 3):
         return []
     noisy = range(cut + 1, len(values)) if after > before else range(cut)
-    return list(noisy) if len(noisy) <= len(values) * _MOST_UNSETTLED else []
+    return list(noisy)

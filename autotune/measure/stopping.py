@@ -65,8 +65,8 @@ def enough(
         return True
     if len(step_times_s) < min_steps:
         return False
-    steady_s = steady_steps(step_times_s).step_times_s
-    if len(steady_s) < min_steps:
+    steady = steady_steps(step_times_s)
+    if steady.unsteady or len(steady.places) < min_steps:
         return False
-    interval = _interval(steady_s)
+    interval = _interval(steady.step_times_s)
     return interval is not None and (interval.high_s / interval.low_s) ** 0.5 - 1.0 <= target_half_width

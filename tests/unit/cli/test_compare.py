@@ -37,6 +37,19 @@ def test_the_contract_of_the_json_document(tmp_path: Path, capsys: pytest.Captur
     assert document["steps_used"] == [40, 39]
     assert document["contaminated"] == [0, 1]
     assert document["set_aside"] == [{}, {"pause": 1}]
+    assert (document["reason"], document["unsteady"]) == ("", ["", ""])
+
+
+def test_why_there_is_no_winner_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slowing = [*steady(1.0, 27), *steady(1.2, 33)]
+    a, b = write(tmp_path / "a.jsonl", slowing), write(tmp_path / "b.jsonl", steady(1.05, 60))
+    assert main(["compare", a, b]) == 0
+    assert capsys.readouterr().out.startswith("tie: A is unsteady: 33 of 60 steps after warm-up are on another level")
+    assert main(["compare", a, b, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["contaminated"]) == ("tie", [0, 0])
+    assert document["reason"] == f"A is unsteady: {document['unsteady'][0]}"
+    assert document["unsteady"][1] == ""
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def skewed(seed: int, count: int, sigma: float) -> Series:
 
 
 def spiked(seed: int, count: int, sigma: float) -> Series:
-    every = 3 + seed % 8
+    every = 9 + seed % 8
     return [value * (1.0 + (index % every == seed % every)) for index, value in enumerate(skewed(seed, count, sigma))]
 
 
@@ -150,12 +150,63 @@ def test_strong_memory_widens_the_interval() -> None:
 
 
 def test_the_interval_of_independent_steps_is_that_of_the_rank_test() -> None:
-    # Ranks decide: 1..4 against 5..8 is the one of 70 orders that favours a most, 5..8 against 1..4 the other end.
-    found = compare_series([1.00, 1.02, 1.01, 1.03], [1.10, 1.12, 1.11, 1.13])
+    # Ranks decide: every step of a is faster than every one of b, the likeliest order of all for a winner.
+    steps = [1.00, 1.02, 1.01, 1.03, 1.00, 1.03, 1.01, 1.02]
+    found = compare_series(steps, [value + 0.1 for value in steps])
     assert found.verdict == "a_faster"
     assert found.ratio == pytest.approx(1.015 / 1.115, rel=1e-3)
     assert found.ci95[0] >= 1.00 / 1.13 - 1e-9
     assert found.ci95[1] <= 1.03 / 1.10 + 1e-9
+
+
+def test_a_handful_of_steps_cannot_show_that_they_are_independent() -> None:
+    found = compare_series([1.00, 1.02, 1.01, 1.03], [1.10, 1.12, 1.11, 1.13])
+    assert found.verdict == "tie"
+    assert found.reason.startswith("the 4 steps of A may depend on each other so much that they are worth ")
+
+
+def jumping(seed: int, count: int, slow: float, factor: float = 1.1) -> Series:
+    """Two levels, each step on the slow one with this probability."""
+    source = random.Random(seed)
+    return [(factor if source.random() < slow else 1.0) * math.exp(source.gauss(0.0, 0.003)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [40, 100])
+@pytest.mark.parametrize("slow", [0.1, 0.3, 0.5, 0.7])
+def test_equal_runs_on_two_levels_are_a_tie(slow: float, count: int) -> None:
+    pairs = [(jumping(2 * seed, count, slow), jumping(2 * seed + 1, count, slow)) for seed in range(1000 // count)]
+    assert sum(compare_series(a, b).verdict != "tie" for a, b in pairs) <= 1
+
+
+@pytest.mark.parametrize("count", [40, 100])
+def test_more_steps_on_the_slow_level_never_win(count: int) -> None:
+    for seed in range(1000 // count):
+        assert compare_series(jumping(seed, count, 0.4), jumping(seed + 900, count, 0.6)).verdict != "b_faster"
+
+
+@pytest.mark.parametrize("memory", [0.5, 0.8, 0.9, 0.95, 0.99])
+def test_equal_runs_that_wander_are_a_tie(memory: float) -> None:
+    pairs = [[autoregressive(2 * seed + other, WINDOW, 0.02, memory) for other in (0, 1)] for seed in range(100)]
+    assert sum(compare_series(a, b).verdict != "tie" for a, b in pairs) <= 4  # 2 expected at most; 5 once in 20
+
+
+@pytest.mark.parametrize("every", [3, 4, 7])
+def test_the_median_does_not_win_against_the_total(every: int) -> None:
+    a = [value * (2.0 if place % every == every - 1 else 1.0) for place, value in enumerate(jumping(5, 60, 0.0))]
+    b = [1.1 * value for value in jumping(6, 60, 0.0)]
+    found = compare_series(a, b)
+    assert found.ratio < 0.95
+    assert (found.verdict, found.contaminated) == ("tie", (0, 0))
+    assert found.reason.startswith("by the median A is faster, by the mean of the steps that count B is")
+
+
+@pytest.mark.parametrize("first", [15, 27, 30, 33, 45])
+def test_a_run_that_slows_down_for_good_is_unsteady(first: int) -> None:
+    a = [value * (1.2 if place >= first else 1.0) for place, value in enumerate(jumping(7, 60, 0.0))]
+    b = [1.05 * value for value in jumping(8, 60, 0.0)]
+    found = compare_series(a, b)
+    assert (found.verdict, found.contaminated) == ("tie", (0, 0))
+    assert found.reason == f"A is unsteady: {found.a.unsteady}"
 
 
 def test_a_sure_difference_below_the_margin_is_a_tie() -> None:

@@ -45,18 +45,64 @@ def test_a_slow_first_stretch_is_warm_up(length: int) -> None:
     assert places(steady_steps(slowed(quiet(3), range(length), 1.2)), "warm_up") == tuple(range(length))
 
 
-@pytest.mark.parametrize("every", [3, 4, 7, 10, 20])
+@pytest.mark.parametrize("every", [8, 10, 20])
 @pytest.mark.parametrize("factor", [1.1, 1.5, 10.0])
-def test_periodic_pauses_are_set_aside(every: int, factor: float) -> None:
+def test_rare_pauses_are_set_aside(every: int, factor: float) -> None:
     where = tuple(range(every - 1, WINDOW, every))
     times = [value * factor if place in where else value for place, value in enumerate(quiet(11))]
     assert places(steady_steps(times), "pause") == where
 
 
+@pytest.mark.parametrize("every", [2, 3, 4, 7])
+@pytest.mark.parametrize("factor", [1.1, 2.0])
+def test_what_is_slow_every_few_steps_is_the_speed(every: int, factor: float) -> None:
+    times = [value * factor if place % every == every - 1 else value for place, value in enumerate(quiet(11))]
+    found = steady_steps(times)
+    assert found.places == tuple(range(WINDOW))
+    assert found.unsteady == ""
+
+
+@pytest.mark.parametrize("count", [40, 100])
+@pytest.mark.parametrize("slow", [0.3, 0.5, 0.7])
+def test_both_levels_of_a_run_that_jumps_to_and_fro_are_kept(slow: float, count: int) -> None:
+    whole = 0
+    for seed in range(20):
+        source = random.Random(seed)
+        times = [value * (1.1 if source.random() < slow else 1.0) for value in quiet(seed, count, 0.003)]
+        kept = set(steady_steps(times).places)
+        whole += set(range(count // 4, count)) <= kept
+        assert len(kept) >= 0.5 * count
+    assert whole >= 19
+
+
+@pytest.mark.parametrize("factor", [1 / 1.2, 1.06, 1.2, 3.0])
+@pytest.mark.parametrize("first", [12, 20, 27, 30, 34])
+def test_a_change_for_good_is_no_disturbance(first: int, factor: float) -> None:
+    found = steady_steps(slowed(quiet(8), range(first, WINDOW), factor))
+    if factor < 1.0 and first <= WINDOW // 2:
+        assert places(found, "warm_up") == tuple(range(first))  # a slow first stretch, at most half
+        return
+    assert found.places == tuple(range(WINDOW))
+    assert "nothing says which one counts" in found.unsteady
+    assert found.off_level >= min(first, WINDOW - first)
+
+
+def test_a_faster_stretch_leaves_no_steady_part() -> None:
+    found = steady_steps(slowed(quiet(8), range(14, 24), 0.9))
+    assert found.places == tuple(range(WINDOW))
+    assert found.unsteady.startswith("10 of 40 steps after warm-up are on another level")
+
+
+@pytest.mark.parametrize("where", [range(8, 28), range(10, 27)])
+def test_too_much_to_set_aside_leaves_no_steady_part(where: range) -> None:
+    found = steady_steps(slowed(quiet(5), where, 1.3))
+    assert found.places == tuple(range(WINDOW))
+    assert found.unsteady
+    assert found.off_level >= len(where)
+
+
 @pytest.mark.parametrize("factor", [1.06, 1.15, 1.5, 4.0])
-@pytest.mark.parametrize(
-    "where", [range(10, 15), range(12, 24), range(20, 40), range(26, 40), range(34, 40), range(16, 36)]
-)
+@pytest.mark.parametrize("where", [range(10, 15), range(12, 24), range(20, 34), range(5, 20), range(29, 36)])
 def test_a_throttled_stretch_is_set_aside(where: range, factor: float) -> None:
     found = steady_steps(slowed(quiet(5), where, factor))
     assert set(where) <= set(range(WINDOW)) - set(found.places)
@@ -97,7 +143,7 @@ def test_steps_without_a_steady_part_all_count() -> None:
 PLANTED: dict[str, tuple[Callable[[Series], Series], range]] = {
     "pause": (lambda times: slowed(times, range(17, 18), 5.0), range(17, 18)),
     "throttled": (lambda times: slowed(times, range(22, 34), 1.3), range(22, 34)),
-    "late": (lambda times: slowed(times, range(24, 40), 1.3), range(24, 40)),
+    "late": (lambda times: slowed(times, range(24, 40), 1.3), range(0)),  # which half is right, nothing says
     "compile": (lambda times: slowed(times, range(2), 8.0), range(2)),
 }
 
@@ -108,9 +154,9 @@ def test_planted_disturbance_in_recorded_runs_is_recognised(kind: str, traces: d
     seen, windows = 0, 0
     for times in traces.values():
         for first in range(0, len(times) - WINDOW + 1, 2 * WINDOW):
-            kept = steady_steps(disturb(times[first : first + WINDOW])).places
+            found = steady_steps(disturb(times[first : first + WINDOW]))
             windows += 1
-            seen += not set(where) & set(kept)
+            seen += not set(where) & set(found.places) if where else bool(found.unsteady)
     assert windows >= 100
     assert seen >= 0.95 * windows
 

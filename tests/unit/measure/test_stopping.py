@@ -43,6 +43,13 @@ def test_warm_up_does_not_count_towards_the_fewest_steps() -> None:
     assert not enough([40.0, 8.0, 3.0, *series[3:]])
 
 
+def test_a_run_without_a_steady_part_is_measured_to_the_limit() -> None:
+    series = [value * (1.2 if place >= 20 else 1.0) for place, value in enumerate(steps(1, 50, 0.001))]
+    assert enough(series[:20], target_half_width=0.5)
+    assert not enough(series, target_half_width=0.5)
+    assert enough(series, target_half_width=0.5, max_steps=50)
+
+
 @given(st.lists(st.floats(0.1, 10.0), max_size=60), st.integers(4, 30), st.integers(0, 30))
 @settings(max_examples=40, deadline=None)
 def test_limits_bind_whatever_was_measured(series: list[float], fewest: int, more: int) -> None:
