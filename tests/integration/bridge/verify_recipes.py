@@ -4,7 +4,6 @@ It runs in a process of its own, because stand-ins for kernel libraries must not
 Usage: ``python verify_recipes.py FOLDER``; model configurations and saved containers are written to the folder.
 """
 
-import dataclasses
 import importlib
 import json
 import logging
@@ -92,8 +91,8 @@ def policy_of(settings: dict[str, Any], env: dict[str, str]) -> Policy:
         "model": "any", "cluster": "any", "num_gpus": anything, "precision": "bf16", "seq_length": anything,
         "global_batch_size": anything, "stack": dict(VERSIONS),
     }  # fmt: skip
-    return dataclasses.replace(
-        load_policy(EXAMPLE), applies_to=applies_to, settings=resolve(settings), env=env, launch={}, name="policy"
+    return load_policy(EXAMPLE)._replace(
+        applies_to=applies_to, settings=resolve(settings), env=env, launch={}, name="policy"
     )
 
 

@@ -62,8 +62,8 @@ def policy_of_the_page() -> Policy:
         "grouped_gemm": True, "recompute_granularity": "selective", "recompute_modules": ["layernorm"],
         "overlap_grad_reduce": True, "overlap_param_gather": True, "cuda_device_max_connections": 32,
     })  # fmt: skip
-    return dataclasses.replace(
-        load_policy(ROOT / "tests" / "unit" / "policies" / "example.yaml"),
+    example = load_policy(ROOT / "tests" / "unit" / "policies" / "example.yaml")
+    return example._replace(
         applies_to={
             "model": "qwen3-30b", "cluster": "h100", "num_gpus": {"min": 16, "max": 512, "multiple_of": 8},
             "precision": "bf16", "seq_length": 4096, "global_batch_size": 1024,
