@@ -28,7 +28,7 @@ def policy(gang: GangShape | None = None, **changes: Any) -> Policy:
         evidence={"contract": {"model": asdict(MODEL), "contract": asdict(CONTRACT), "gang": asdict(gang)}},
         name="p.yaml",
     )  # fmt: skip
-    return replace(base, **changes)
+    return base._replace(**changes)
 
 
 def test_the_policy_describes_its_own_run() -> None:
