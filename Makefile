@@ -35,7 +35,7 @@ test: lint ## lint, types and the whole test suite but what is marked slow
 	$(PYTEST) -m "not slow and not bench" $(ARGS)
 
 test-trial: $(VENV)/.dev ## only the tests on Megatron-Core and Megatron-Bridge, e.g. PYTHON=python3.12 for newer releases
-	$(PYTEST) -m "(trial or bridge) and not slow and not bench" $(ARGS)
+	$(PYTEST) -m "(trial or bridge) and not head and not slow and not bench" $(ARGS)
 
 test-slow: $(VENV)/.dev ## only the tests marked slow
 	$(PYTEST) -m slow $(ARGS)

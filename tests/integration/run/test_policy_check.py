@@ -10,7 +10,7 @@ from autotune_policies.policy import load_policy
 
 from .conftest import Command
 
-pytestmark = [pytest.mark.service, pytest.mark.trial]
+pytestmark = [pytest.mark.service, pytest.mark.trial, pytest.mark.head]
 
 POLICY = Path(__file__).parents[2] / "golden" / "export" / "policy.yaml"
 

@@ -9,7 +9,7 @@ from autotune_policies import load_policy
 
 from .conftest import Command
 
-pytestmark = [pytest.mark.service, pytest.mark.trial]
+pytestmark = [pytest.mark.service, pytest.mark.trial, pytest.mark.head]
 
 _RANKED = ("counts", "pareto", "best")
 
