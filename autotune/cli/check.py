@@ -22,10 +22,8 @@ _ASSUMED_SMS = 16
 
 
 @click.command("check")
-@click.option(
-    "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
-)
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
+@options.model
+@options.cluster
 @click.option("--gpus", type=int, metavar="N", help="GPUs; on a CPU, ranks. Default: the model file's.")
 @options.trial
 @click.option(

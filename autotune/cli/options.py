@@ -20,6 +20,10 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+model = click.option(
+    "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
+)
+cluster = click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
 trial = click.option(
     "--trial", type=click.Choice(TRIAL_KINDS), help="Kind of trial program. Default: the model file's."
 )

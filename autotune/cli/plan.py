@@ -25,10 +25,8 @@ _VALUES_SHOWN = 4
 
 
 @click.command("plan")
-@click.option(
-    "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
-)
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
+@options.model
+@options.cluster
 @click.option("--gpus", type=int, metavar="N", help="GPUs. Default: the model file's.")
 @options.trial
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many to show.")

@@ -17,10 +17,8 @@ from autotune.space.kinds import require_runnable
 
 
 @click.command("start")
-@click.option(
-    "--model", required=True, metavar="NAME|FILE", help="Model: a known name (autotune spaces list) or a file."
-)
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="Cluster: a known name or a file.")
+@options.model
+@options.cluster
 @options.trial
 @click.option("--recipe", metavar="MODULE:FUNCTION", help="Recipe of a bridge trial. Default: the model file's.")
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set on the recipe first; may be repeated.")

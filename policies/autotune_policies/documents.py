@@ -71,17 +71,25 @@ def read_document(text: str, name: str) -> Document:
             return Document(name, None, {})
         _locate(loader, node, (), lines, name, set())
         value = loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
-        raise PolicyFormatError(f"{where}: {error.problem or error.context}") from error
     except PolicyFormatError:
         raise
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        # yaml.reader's errors carry no mark; constructors fail in many ways on a tag like `!!int ""`.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PolicyFormatError(f"{name}: not readable as YAML: {reason}") from error
+    except YAML_ERRORS as error:
+        raise unreadable(name, error) from error
     return Document(name, value, lines)
+
+
+YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What PyYAML raises on a text that it cannot make plain data of: a tag like `!!int ""` makes it fail in many ways."""
+
+
+def unreadable(name: str, error: Exception) -> PolicyFormatError:
+    """What one of ``YAML_ERRORS`` says of a file, with the line where it is known."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        return PolicyFormatError(f"{where}: {error.problem or error.context}")
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return PolicyFormatError(f"{name}: not readable as YAML: {reason}")
 
 
 def _locate(loader: _Loader, node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from autotune_policies.documents import YAML_ERRORS, unreadable
 from autotune_policies.errors import PolicyFormatError
 
 
@@ -118,15 +119,10 @@ def read_resolved(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         if node is not None and _written_out(node, {}) > _MAX_PARTS:
             raise PolicyFormatError(f"{name}: written out without aliases it has more than {_MAX_PARTS} parts")
         document = None if node is None else loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{name}:{mark.line + 1}" if mark else name
-        raise PolicyFormatError(f"{where}: {error.problem or error.context}") from error
     except PolicyFormatError:
         raise
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise PolicyFormatError(f"{name}: not readable as YAML: {reason}") from error
+    except YAML_ERRORS as error:
+        raise unreadable(name, error) from error
     if not isinstance(document, Mapping):
         raise PolicyFormatError(f"{name}: a configuration is a mapping", hint="logger.save_config_filepath saves one")
     return document

@@ -4,30 +4,20 @@ It starts the command, passes its output on, turns the log lines into events, an
 status: the command's own; 2 also where the words cannot be filled in, 1 where the command ended too early.
 """
 
-import argparse
 import os
-from pathlib import Path
 from typing import NoReturn
 
 from autotune_policies.errors import PolicyError
+from autotune_trials.beginning import begin
 from autotune_trials.command.supervise import follow_lead, supervise
 from autotune_trials.command.words import CannotFill, command_line
 from autotune_trials.ending import fail, leave
-from autotune_trials.events import EventWriter
 from autotune_trials.spec import SpecError, TrialSpec
-from autotune_trials.stacks import register
 
 
 def main() -> NoReturn:
     """Run the rank; does not return."""
-    parser = argparse.ArgumentParser(
-        prog="python -m autotune_trials.command", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--spec", type=Path, required=True, help="trial specification (JSON)")
-    path = parser.parse_args().spec
-    register()
-    events = EventWriter()
-    events.write("started", pid=os.getpid())
+    path, events = begin("autotune_trials.command", __doc__)
     try:
         spec = TrialSpec.from_json(path.read_text(encoding="utf-8"))
         assert spec.command is not None, "the specification has been checked"
