@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 BRIDGE := $(if $(filter 3.12,$(VERSION)),megatron-bridge==0.6.2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo drafts test test-trial test-slow lint bench clean
+.PHONY: help demo drafts environment test test-trial test-slow lint bench clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,8 +31,10 @@ demo: $(VENV)/.demo ## tune a tiny MoE model on this machine's CPU and export it
 drafts: $(VENV)/.dev ## write the predicted policies in policies/drafts again
 	$(BIN)/python -m autotune.export.drafts policies/drafts
 
+environment: $(VENV)/.dev ## only make the virtual environment that the tests need
+
 test: lint ## lint, types and the whole test suite but what is marked slow
-	$(PYTEST) -m "not slow and not bench" $(ARGS)
+	$(PYTEST) --numprocesses 2 --dist loadgroup -m "not slow and not bench" $(ARGS)
 
 test-trial: $(VENV)/.dev ## only the tests on Megatron-Core and Megatron-Bridge, e.g. PYTHON=python3.12 for newer releases
 	$(PYTEST) -m "(trial or bridge) and not head and not slow and not bench" $(ARGS)

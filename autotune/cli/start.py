@@ -77,8 +77,8 @@ def command(address: str, dry_run: bool, as_json: bool, warm_start: str | None, 
         recipe=request.recipe, command=request.command, device=request.gang.device,
     )  # fmt: skip
     require_legal_baseline(request)
-    if asked["profile"] and request.program != "native":
-        raise RequestError(f"--profile: a {request.program} trial cannot be profiled", hint="leave --profile out")
+    if asked["profile"] and request.program == "command":
+        raise RequestError("--profile: a command trial cannot be profiled", hint="leave --profile out")
     if warm_start is not None:
         warm = warmed(request, warm_start)
         request = warm.request

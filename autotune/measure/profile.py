@@ -26,9 +26,9 @@ _PARTS = {
 
 
 def is_profiled(request: TuneRequest) -> bool:
-    """Whether baseline and winner are to be profiled: as asked, else where trials run on GPUs; our own trainer only."""
+    """Whether baseline and winner are to be profiled: as asked, else where trials run on GPUs; a command never is."""
     asked = request.effort.profile
-    return request.program == "native" and (request.gang.device == "cuda" if asked is None else asked)
+    return request.program != "command" and (request.gang.device == "cuda" if asked is None else asked)
 
 
 def profile_folder(request: TuneRequest, fingerprint: str, trial: int) -> Path:

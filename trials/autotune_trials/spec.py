@@ -169,7 +169,7 @@ def spec_from(raw: Mapping[str, Any]) -> TrialSpec:
         needed = {"recipe": "bridge", "command": "command"}[name] == spec.program
         if needed == (getattr(spec, name) is None):
             raise SpecError(f"field {name!r} {'is missing' if needed else 'does not belong'}: program={spec.program}")
-    most = spec.contract.steps if spec.program == "native" else 0
+    most = 0 if spec.program == "command" else spec.contract.steps
     if not 0 <= spec.profile_steps <= most:
         raise SpecError(f"profile_steps={spec.profile_steps} must be from 0 to {most}: program={spec.program}")
     return spec

@@ -140,7 +140,7 @@ def test_a_study_of_a_recipe_ranks_what_was_built_and_catches_a_fallback(
 ) -> None:
     finished = own_command.run(
         "start", "--model", str(recipe_model), "--cluster", "local", "--trials", "2", "--study", "recipes", "--json",
-        "--confirm", "0", "--trial", "bridge", "--override", "fail=fallback",
+        "--confirm", "0", "--trial", "bridge", "--override", "fail=fallback", "--profile",
     )  # fmt: skip
 
     assert finished.returncode == 0, finished.stderr
@@ -152,6 +152,9 @@ def test_a_study_of_a_recipe_ranks_what_was_built_and_catches_a_fallback(
     assert first["resolved"]["settings"] == first["settings"]
     assert (folder / "trials" / "0000" / "ConfigContainer.yaml").exists()
     assert (launched[1]["state"], launched[1]["reason"]) == ("FALLBACK", "dispatcher asked allgather, built alltoall")
+    profile = json.loads((folder / "profile" / "winner.json").read_text(encoding="utf-8"))
+    assert profile["steps"] == 3
+    assert min(profile[name] for name in ("exposed_dispatch_s", "experts_s", "optimizer_s", "host_s")) > 0.0
 
 
 def test_a_recipe_whose_modules_are_missing_is_refused_before_any_trial(

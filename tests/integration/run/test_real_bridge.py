@@ -42,7 +42,7 @@ def test_its_own_pretrain_validates_and_saves_the_trial_and_stops_where_it_asks_
     )  # fmt: skip
     node = NodeRanks(spec, node_rank=0, work_dir=tmp_path, master=("127.0.0.1", free_port("127.0.0.1")))
 
-    assert _to_the_end(node) == (None, [])
+    assert _to_the_end(node) == (None, [], None)
 
     [rank] = node.poll().ranks
     assert rank.failure == {
@@ -59,12 +59,12 @@ def test_its_own_loop_trains_the_trial_under_watch(tmp_path: Path, monkeypatch: 
     spec = TrialSpec(
         "real", 0, MODEL, Contract(128, 8, steps=5, warmup_steps=2, routing=Routing("natural", "mock_arange")),
         resolve({"dispatcher": "allgather", "micro_batch_size": 2, "distributed_optimizer": True}),
-        GangShape(1, 1, "cpu"), program="bridge", stall_s=600.0,
+        GangShape(1, 1, "cpu"), program="bridge", stall_s=600.0, profile_steps=1,
         recipe=RecipeSpec("bridge_on_cpu:tiny", (), "bridge_on_cpu:pretrain", "bridge_on_cpu:forward_step"),
     )  # fmt: skip
     node = NodeRanks(spec, node_rank=0, work_dir=tmp_path, master=("127.0.0.1", free_port("127.0.0.1")))
 
-    resolved, steps = _to_the_end(node)
+    resolved, steps, profile = _to_the_end(node)
 
     assert resolved is not None, node.logs(0)
     assert resolved["dispatcher_class"] == "MoEAllGatherTokenDispatcher"
@@ -78,21 +78,26 @@ def test_its_own_loop_trains_the_trial_under_watch(tmp_path: Path, monkeypatch: 
         assert ours.loss == pytest.approx(theirs.loss, abs=1e-5)
         assert ours.grad_norm == pytest.approx(theirs.grad_norm, abs=1e-3)
     # The same interval, but for what the two clocks' owners do between their readings.
-    assert steps[-1].step_time_s == pytest.approx(printed[-1].step_time_s, rel=0.2)
+    assert steps[3].step_time_s == pytest.approx(printed[3].step_time_s, rel=0.2)
+    assert profile is not None
+    assert profile["step_time_s"] == pytest.approx(steps[-1].step_time_s, rel=0.2)
+    assert min(profile[name] for name in ("experts_s", "permute_s", "optimizer_s", "host_s")) > 0.0
 
 
-def _to_the_end(node: NodeRanks) -> tuple[dict[str, Any] | None, list[StepRecord]]:
-    """What was read back from the built objects, and the steps, by the time the rank ended."""
+def _to_the_end(node: NodeRanks) -> tuple[dict[str, Any] | None, list[StepRecord], dict[str, Any] | None]:
+    """What was read back from the built objects, the steps, and the profile, by the time the rank ended."""
     resolved: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
     steps: list[StepRecord] = []
     node.start()
     try:
         while True:
             status = node.poll()
             resolved = status.resolved or resolved
+            profile = status.profile or profile
             steps += status.steps
             if status.ended:
-                return resolved, steps
+                return resolved, steps, profile
             time.sleep(0.1)
     finally:
         node.kill()

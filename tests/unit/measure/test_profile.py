@@ -142,7 +142,7 @@ def test_more_steps_than_there_are_cannot_be_profiled(asked: TuneRequest, steps:
         spec_from(specification(asked, profile_steps=steps))
 
 
-def test_only_our_own_trainer_can_be_profiled(asked: TuneRequest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_cannot_be_profiled(asked: TuneRequest, capsys: pytest.CaptureFixture[str]) -> None:
     from autotune.cli.main import main
 
     words = ["start", "--model", "tiny-moe", "--cluster", "local", "--home", str(asked.home), "--trial", "command"]

@@ -105,7 +105,9 @@ def idle(path: str, other: Any, policy: Policy, core: str) -> str:
         "only flex has a backend": name.startswith("moe_flex_dispatcher_") and dispatcher not in FLEX_DISPATCHERS,
         "blocks of a fused permutation": "num_blocks" in name and not values["permute_fusion_into_hybridep"],
         "an older word for the same": (name, dispatcher) == ("moe_enable_deepep", "deepep")
-        or (name, impl) in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")),
+        or (name, impl) in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine"))
+        # Before 0.18 the whole iteration is a scope of the local implementation.
+        or (name, impl, core < "0.18") == ("enable_cuda_graph", "full_iteration", True),
         "only selective recompute has modules": name == "recompute_modules"
         and values["recompute_granularity"] != "selective",
         "no graph of modules": name in ("cuda_graph_modules",) and impl in ("none", "full_iteration"),

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from autotune_trials.native.ranges import moe_layers, put_on
+from autotune_trials.native.ranges import moe_layers, put_on, wrap
 
 METHODS = (
     "dispatch_preprocess", "token_dispatch", "dispatch_postprocess",
@@ -49,7 +49,8 @@ def test_every_method_runs_inside_the_range_of_its_part_and_returns_what_it_did(
     optimizer = SimpleNamespace(step=lambda: "stepped")
     trainer = SimpleNamespace(timed_step=lambda batches, more=0: (batches, more))
 
-    put_on(SimpleNamespace(chunks=[chunk(object(), layer)], optimizer=optimizer), trainer, named_range)
+    put_on([chunk(object(), layer)], optimizer, named_range)
+    wrap(trainer, "timed_step", "step", named_range)
     value: list[str] = []
     for method in METHODS:
         value = getattr(layer.token_dispatcher, method)(value)
@@ -65,14 +66,14 @@ def test_every_method_runs_inside_the_range_of_its_part_and_returns_what_it_did(
 def test_other_objects_of_the_class_keep_their_own_method() -> None:
     wrapped, other = Experts(), Experts()
     layer = SimpleNamespace(experts=wrapped, token_dispatcher=Dispatcher())
-    optimizer, trainer = SimpleNamespace(step=len), SimpleNamespace(timed_step=len)
+    optimizer = SimpleNamespace(step=len)
 
     @contextmanager
     def refused(name: str) -> Iterator[None]:
         raise AssertionError(name)
         yield
 
-    put_on(SimpleNamespace(chunks=[chunk(layer)], optimizer=optimizer), trainer, refused)
+    put_on([chunk(layer)], optimizer, refused)
 
     assert other(1, 2) == 3
 

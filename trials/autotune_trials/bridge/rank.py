@@ -47,6 +47,7 @@ def run(spec: TrialSpec, document: Path, events: EventWriter) -> None:
     proof = watch.proof()
     if proof is not None and container.exists():
         proof = _with_container(proof, container, spec, recipe.entry)
+    profiled = watch.profiled()
     events.write(
         "finished",
         steps=watch.steps,
@@ -54,6 +55,7 @@ def run(spec: TrialSpec, document: Path, events: EventWriter) -> None:
         peak_memory_kind=memory.kind,
         claim=watch.claim(),
         **({"resolved": proof} if proof is not None else {}),
+        **({"profile": profiled} if profiled else {}),
     )
 
 

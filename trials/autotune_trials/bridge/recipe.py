@@ -180,7 +180,7 @@ def _apply_contract(config: Any, spec: TrialSpec, save_to: Path) -> None:
         "logger.save_config_filepath": str(save_to),
         "logger.tensorboard_dir": None,
         "logger.wandb_project": None,
-        # A profiler slows the steps that it watches.
+        # A profiler slows the steps that it watches; a profiled run has the trial's own.
         "profiling": None,
     }
     if spec.model.num_experts is not None:

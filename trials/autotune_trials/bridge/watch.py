@@ -36,6 +36,7 @@ class Watch:
         self._chunks: list[Any] = []
         self._resolved: dict[str, Any] = {}
         self._replays = Replays()
+        self._profile: Any = None
         self._last_s = 0.0
         self._tells = False
         self.steps = 0
@@ -63,6 +64,11 @@ class Watch:
         shown = {"resolved": self._resolved} if self._tells else {}
         first = claim(self._resolved, self._spec.env, self._chunks, None)
         self._events.write("built", build_s=time.perf_counter() - started_s, claim=first, **shown)
+        if self._spec.profile_steps:
+            from autotune_trials.native.profile import Profile
+
+            self._profile = Profile(self._spec, self._chunks, context.optimizer)
+            self._profile.begins(1)
         self._synchronize()
         self._last_s = time.perf_counter()
 
@@ -76,6 +82,8 @@ class Watch:
         now_s = time.perf_counter()
         own_time_s = now_s - self._last_s
         self.steps += 1
+        if self._profile is not None:
+            self._profile.ended(self.steps)
         slowest_s, loss = self._gathered(own_time_s, (context.loss_dict or {}).get("lm loss"))
         grad_norm = math.nan if context.grad_norm is None else float(context.grad_norm)
         fields: dict[str, Any] = {"step": self.steps, "step_time_s": own_time_s}
@@ -88,6 +96,8 @@ class Watch:
         for name, value in (("loss", loss), ("gradient norm", grad_norm)):
             if not math.isfinite(value):
                 raise NumericsError(f"{name} is {value} in step {self.steps}")
+        if self._profile is not None:
+            self._profile.begins(self.steps + 1)
         self._last_s = time.perf_counter()
 
     def claim(self) -> dict[str, Any] | None:
@@ -103,6 +113,14 @@ class Watch:
         if settings["cuda_graph_impl"] != "none" and graphs == 0:
             settings = {**settings, "cuda_graph_impl": "none", "cuda_graph_modules": []}
         return {**self._resolved, "settings": settings, "graphs_captured": graphs}
+
+    def profiled(self) -> dict[str, Any] | None:
+        """What the profiler saw; None on all ranks but one, and where none was asked for.
+
+        Raises:
+            TraceError: the trace does not show the steps.
+        """
+        return self._profile and self._profile.result()
 
     def _gathered(self, own_time_s: float, loss: Any) -> tuple[float, float]:
         """Time of the slowest rank and loss of the last pipeline stage; the same on every rank."""

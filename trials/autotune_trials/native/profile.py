@@ -9,7 +9,8 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, record_function
 
 from autotune_trials.events import EVENTS_VARIABLE
-from autotune_trials.native.loop import RankStep, Trainer
-from autotune_trials.native.model import Built, device_of
-from autotune_trials.native.ranges import moe_layers, put_on
-from autotune_trials.native.trace import seconds_by_part
+from autotune_trials.native.loop import RankStep
+from autotune_trials.native.model import device_of
+from autotune_trials.native.ranges import moe_layers, put_on, wrap
+from autotune_trials.native.trace import PREFIX, STEP, seconds_by_part
 from autotune_trials.spec import TrialSpec
 
 
@@ -30,25 +31,41 @@ class Profile:
 
     Args:
         spec: Says how many steps.
-        built: Whose methods get ranges, on the rank in question.
-        trainer: Whose steps are profiled.
+        chunks: Model chunks of this rank, whose MoE layers get ranges on the rank in question.
+        optimizer: Likewise.
+        trainer: Its ``timed_step`` is a step; without one a step lasts from ``begins`` to ``ended``.
     """
 
-    def __init__(self, spec: TrialSpec, built: Built, trainer: Trainer) -> None:
-        self._spec, self._built, self._trainer = spec, built, trainer
+    def __init__(self, spec: TrialSpec, chunks: Sequence[Any], optimizer: Any, trainer: Any = None) -> None:
+        self._spec, self._chunks, self._optimizer, self._trainer = spec, chunks, optimizer, trainer
         self._profiler: Any = None
-        self._here = _first_rank_with(bool(moe_layers(built.chunks)), device_of(spec)) == dist.get_rank()
+        self._step: AbstractContextManager[Any] | None = None
+        self._rank = dist.get_rank()  # a recipe's loop has left the group when the result is asked for
+        self._here = _first_rank_with(bool(moe_layers(chunks)), device_of(spec)) == self._rank
 
     def around(self, steps: Iterator[RankStep]) -> Iterator[RankStep]:
         """The same steps; the last ones are run under the profiler on the chosen rank."""
-        first = self._spec.contract.steps - self._spec.profile_steps + 1
-        if self._here and first == 1:
-            self._start()
+        self.begins(1)
         for step in steps:
             yield step
-            if self._here and step.record.step == first - 1:
-                self._start()
-        if self._profiler is not None:
+            self.ended(step.record.step)
+            self.begins(step.record.step + 1)
+
+    def begins(self, step: int) -> None:
+        """The step of this number comes next, from 1."""
+        steps = self._spec.contract.steps
+        if self._here and step == steps - self._spec.profile_steps + 1:
+            self._start()
+        if self._profiler is not None and self._trainer is None and step <= steps:
+            self._step = record_function(PREFIX + STEP)
+            self._step.__enter__()
+
+    def ended(self, step: int) -> None:
+        """The step of this number is over."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+        if self._profiler is not None and step == self._spec.contract.steps:
             self._profiler.stop()
 
     def result(self) -> dict[str, Any] | None:
@@ -62,17 +79,18 @@ class Profile:
         """
         if self._profiler is None:
             return None
-        rank = dist.get_rank()
         folder = Path(os.environ.get(EVENTS_VARIABLE) or tempfile.mkdtemp(prefix="autotune-") + "/events").parent
-        path = folder / f"rank-{rank}.trace.json.gz"
+        path = folder / f"rank-{self._rank}.trace.json.gz"
         self._profiler.export_chrome_trace(str(path))
         with gzip.open(path, "rt", encoding="utf-8") as file:
             seconds = seconds_by_part(json.load(file))
-        facts = {"rank": rank, "steps": self._spec.profile_steps, "host": socket.gethostname(), "trace": str(path)}
+        facts = {"rank": self._rank, "steps": self._spec.profile_steps, "host": socket.gethostname(), "trace": str(path)}
         return {**facts, **seconds}
 
     def _start(self) -> None:
-        put_on(self._built, self._trainer, record_function)
+        put_on(self._chunks, self._optimizer, record_function)
+        if self._trainer is not None:
+            wrap(self._trainer, "timed_step", STEP, record_function)
         activities = [ProfilerActivity.CPU]
         if self._spec.gang.device == "cuda":
             activities.append(ProfilerActivity.CUDA)

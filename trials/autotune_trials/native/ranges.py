@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from autotune_trials.native.trace import PREFIX, STEP
+from autotune_trials.native.trace import PREFIX
 
 Range = Callable[[str], AbstractContextManager[Any]]
 
@@ -25,23 +25,22 @@ def moe_layers(chunks: Iterable[Any]) -> list[Any]:
     return [module for module in modules if getattr(module, "token_dispatcher", None) is not None]
 
 
-def put_on(built: Any, trainer: Any, named_range: Range) -> None:
-    """From now on run the dispatchers' methods, the experts, the optimizer and each step inside ranges.
+def put_on(chunks: Iterable[Any], optimizer: Any, named_range: Range) -> None:
+    """From now on run the dispatchers' methods, the experts and the optimizer inside ranges.
 
     Args:
-        built: Its ``chunks`` hold the MoE layers; its ``optimizer`` steps.
-        trainer: Its ``timed_step`` is a step.
+        chunks: Model chunks that hold the MoE layers.
+        optimizer: Its ``step`` is the optimizer's part.
         named_range: Makes the context of a range from its name.
     """
-    for layer in moe_layers(built.chunks):
+    for layer in moe_layers(chunks):
         for method, part in _METHODS.items():
-            _wrap(layer.token_dispatcher, method, part, named_range)
-        _wrap(layer.experts, "forward", "experts", named_range)
-    _wrap(built.optimizer, "step", "optimizer", named_range)
-    _wrap(trainer, "timed_step", STEP, named_range)
+            wrap(layer.token_dispatcher, method, part, named_range)
+        wrap(layer.experts, "forward", "experts", named_range)
+    wrap(optimizer, "step", "optimizer", named_range)
 
 
-def _wrap(holder: Any, method: str, part: str, named_range: Range) -> None:
+def wrap(holder: Any, method: str, part: str, named_range: Range) -> None:
     """Replace a method of this one object by itself inside a range; other objects of its class keep theirs."""
     inner: Callable[..., Any] = getattr(holder, method)
 

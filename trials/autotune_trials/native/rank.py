@@ -58,7 +58,7 @@ def run(spec: TrialSpec, events: EventWriter) -> None:
     if spec.profile_steps:
         from autotune_trials.native.profile import Profile
 
-        profile = Profile(spec, built, trainer)
+        profile = Profile(spec, built.chunks, built.optimizer, trainer)
         steps = profile.around(steps)
     for step in steps:
         if rank == 0:
