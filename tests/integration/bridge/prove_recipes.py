@@ -10,15 +10,11 @@ import enum
 import functools
 import importlib
 import inspect
-import json
-import logging
 import os
 import pkgutil
 import random
-import sys
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +29,7 @@ from autotune_policies.policy import Policy
 from autotune_policies.resolved import Resolved
 from autotune_policies.settings import SETTINGS, Settings, resolve
 from autotune_policies.surroundings import HYBRID_EP_TOPOLOGY, environment_of, topology_of
+from tests.support.answers import answer_with
 from tests.support.bridge_stubs import install_stubs, use_local_models
 
 PACKAGES = ("perf_recipes", "recipes")
@@ -304,9 +301,4 @@ def _differences(one: dict[str, str], two: dict[str, str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # libraries print when they are imported
-    json.dump(main(Path(sys.argv[1])), answer)
+    answer_with(main)

@@ -5,11 +5,7 @@ Usage: ``python verify_recipes.py FOLDER``; model configurations and saved conta
 """
 
 import importlib
-import json
-import logging
 import os
-import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +19,7 @@ from autotune_policies.resolved import read_resolved
 from autotune_policies.settings import resolve
 from autotune_policies.surroundings import HYBRID_EP_VARIABLES, environment_of
 from autotune_policies.verify import inspect_container, verify_container
+from tests.support.answers import answer_with
 from tests.support.bridge_stubs import install_stubs, use_local_models
 
 VERSIONS = {"megatron_core": "0.19.2", "megatron_bridge": "0.6.2"}
@@ -109,9 +106,4 @@ def _train(recipe: Any, policy: Policy) -> str:
 
 
 if __name__ == "__main__":
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # libraries print when they are imported
-    json.dump(main(Path(sys.argv[1])), answer)
+    answer_with(main)
