@@ -84,8 +84,8 @@ class Profile:
         self._profiler.export_chrome_trace(str(path))
         with gzip.open(path, "rt", encoding="utf-8") as file:
             seconds = seconds_by_part(json.load(file))
-        facts = {"rank": self._rank, "steps": self._spec.profile_steps, "host": socket.gethostname(), "trace": str(path)}
-        return {**facts, **seconds}
+        steps, host = self._spec.profile_steps, socket.gethostname()
+        return {"rank": self._rank, "steps": steps, "host": host, "trace": str(path), **seconds}
 
     def _start(self) -> None:
         put_on(self._chunks, self._optimizer, record_function)
