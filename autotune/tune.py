@@ -6,22 +6,20 @@ Ray Tune turns the loop in the middle; what it hands on is in ``search/searcher.
 """
 
 import os
-import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ClusterError, RequestError, RunError
+from autotune.errors import ClusterError, RunError
 from autotune.export.confirmed import finalists_of, missing_run
 from autotune.export.result import Result, conclude, profiled_trials
 from autotune.files import write_atomically
 from autotune.measure.account import remaining_s
-from autotune.measure.confirmation import NextRun
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.profile import CAVEAT, is_made, is_profiled, profile_folder
 from autotune.measure.surroundings import Surroundings
@@ -29,10 +27,9 @@ from autotune.monitor.progress import Progress
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
 from autotune.search.epochs import Epoch, difference
-from autotune.search.proposal import Proposal, require_legal_baseline
-from autotune.search.storage import StudyLock, storage_errors
+from autotune.search.proposal import Proposal, require_legal_baseline, require_runnable
+from autotune.search.storage import StudyLock, leaving_no_empty_study, storage_errors
 from autotune.search.study import Study
-from autotune_trials.probe import MODULE_PREFIX
 
 if TYPE_CHECKING:
     from autotune.scheduling.session import Session
@@ -49,7 +46,7 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
     began_s = time.monotonic()
     stop_at_s = None if request.deadline_s is None else time.time() + request.deadline_s
     require_legal_baseline(request)
-    with _leaving_no_empty_study(request), StudyLock(request.folder), storage_errors():
+    with leaving_no_empty_study(request.folder), StudyLock(request.folder), storage_errors():
         study = Study(request)
         write_atomically(request.folder / "request.yaml", request.to_yaml().encode())
         progress.done(study.launched(), study.outcomes())
@@ -66,6 +63,122 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
             request, study.outcomes(), study.surroundings,
             wall_s=time.monotonic() - began_s, spent_gpu_hours=study.account().spent_gpu_hours, stopped=stopped,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A study at work: what every part of the run needs."""
+
+    request: TuneRequest
+    study: Study
+    surroundings: Surroundings
+    progress: Progress
+    stop_at_s: float | None
+
+    def refusal(self, steps: int) -> str | None:
+        """Why a run of so many steps must not be launched any more; None when it may."""
+        left_s = remaining_s(time.time(), self.stop_at_s, os.environ)
+        return self.study.account().refusal_of_run(steps, self.request.contract.steps, remaining_s=left_s)
+
+
+def _run_trials(
+    request: TuneRequest, study: Study, address: str, progress: Progress, stop_at_s: float | None
+) -> str | None:
+    """Search, then confirm and profile; returns why the search stopped early, if it did."""
+    prepare()
+    from autotune.scheduling.preflight import preflight_ray
+    from autotune.scheduling.session import ray_session
+
+    with ray_session(request, address) as session:
+        signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
+        progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
+        surroundings = preflight_ray(request, session.node_ids)
+        for backend, reason in surroundings.unavailable.items():
+            progress.say(f"preflight: {backend} is unavailable: {reason}")
+        run = _Run(replace(request, pinned=surroundings.pinned), study, surroundings, progress, stop_at_s)
+        require_runnable(run.request, surroundings)
+        _enter(run, session)
+        stopped = _search(run, session) if study.launched() < request.trials else None
+        _confirm(run)
+        _profile(run)
+    return stopped
+
+
+def _enter(run: _Run, session: "Session") -> None:
+    before, here = run.study.epochs(), run.surroundings
+    run.study.enter(here, session.hosts)
+    run.progress.done(run.study.launched(), run.study.outcomes())
+    if before and before[-1].fingerprint != here.fingerprint:
+        changed = difference(before[-1], Epoch(here.fingerprint, here.stack, {}))
+        run.progress.say(f"a new epoch, nothing is compared with the trials before: {changed}")
+
+
+def _search(run: _Run, session: "Session") -> str | None:
+    """Launch trials until one more is refused; returns why it stopped early, if it did."""
+    from ray import tune as ray_tune
+
+    from autotune.scheduling.trainable import placement, run_trial
+    from autotune.search.searcher import StudySearcher
+
+    searcher = StudySearcher(
+        run.study, run.request, run.surroundings,
+        on_launch=partial(_announce, run.progress), on_end=run.progress.ended, stop_at_s=run.stop_at_s,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
+        ray_tune.Tuner(
+            ray_tune.with_resources(run_trial, placement),
+            tune_config=ray_tune.TuneConfig(
+                search_alg=searcher, num_samples=-1, max_concurrent_trials=session.concurrency, reuse_actors=True
+            ),
+            # Tune's own record is disposable: the study and the trial folders have everything.
+            run_config=ray_tune.RunConfig(name=run.request.study, storage_path=scratch, verbose=0),
+        ).fit()
+    if searcher.problem:
+        raise searcher.problem
+    if searcher.exhausted:
+        run.progress.say("the space has no further point that can run here")
+    return searcher.stopped
+
+
+def _confirm(run: _Run) -> None:
+    """Run the finalists again; where that cannot be finished the search's own numbers stand, and say so."""
+    from autotune.scheduling.confirm import confirm
+
+    finalists = {outcome.trial: outcome for outcome in finalists_of(run.request, run.study.outcomes())}
+    if missing_run(run.request, run.study.outcomes(), run.surroundings) is None:
+        return
+    trials = ", ".join(f"{trial:04d}" for trial in finalists)
+    run.progress.say(f"confirming trials {trials}: {run.request.effort.confirm.repeats} runs each, in turns")
+    try:
+        stopped = confirm(
+            run.request, finalists, run.surroundings.fingerprint,
+            baseline=run.study.baseline, refusal=run.refusal, on_end=run.progress.repeated,
+        )  # fmt: skip
+    except (ClusterError, RunError) as error:
+        stopped = error.message
+    if stopped:
+        run.progress.say(f"confirmation stopped: {stopped}")
+
+
+def _profile(run: _Run) -> None:
+    """Run baseline and winner once more under a profiler; the result stands without it."""
+    from autotune.scheduling.profile import profile
+
+    subjects = _profiles_missing(run.request, run.study, run.surroundings)
+    if not subjects:
+        return
+
+    def ended(outcome: TrialOutcome) -> None:
+        if outcome.state is not TrialState.COMPLETE:
+            run.progress.say(f"profiled run of trial {outcome.trial:04d}: {outcome.state} {outcome.reason}")
+
+    run.progress.say(f"profiling baseline and winner ({CAVEAT})")
+    try:
+        stopped = profile(run.request, subjects, run.surroundings.fingerprint, refusal=run.refusal, on_end=ended)
+    except ClusterError as error:
+        stopped = error.message
+    if stopped:
+        run.progress.say(f"profiling stopped: {stopped}")
 
 
 def _runs_missing(request: TuneRequest, study: Study) -> bool:
@@ -85,170 +198,10 @@ def _profiles_missing(request: TuneRequest, study: Study, surroundings: Surround
     return {} if all(map(is_made, folders)) else subjects
 
 
-def _run_trials(
-    request: TuneRequest, study: Study, address: str, progress: Progress, stop_at_s: float | None
-) -> str | None:
-    """Search, then confirm; returns why the search stopped early, if it did."""
-    prepare()
-    from autotune.scheduling.preflight import preflight_ray
-    from autotune.scheduling.session import ray_session
-
-    with ray_session(request, address) as session:
-        signal.signal(signal.SIGTERM, _interrupt)  # Ray has put a handler of its own there
-        progress.say(f"ray dashboard: {session.dashboard_url or 'not running'}")
-        surroundings = preflight_ray(request, session.node_ids)
-        _require_recipe(request, surroundings)
-        for backend, reason in surroundings.unavailable.items():
-            progress.say(f"preflight: {backend} is unavailable: {reason}")
-        request = replace(request, pinned=surroundings.pinned)
-        _require_baseline(request, surroundings)
-        require_legal_baseline(request, surroundings.stack)
-        before = study.epochs()
-        study.enter(surroundings)
-        progress.done(study.launched(), study.outcomes())
-        if before and before[-1].fingerprint != surroundings.fingerprint:
-            here = Epoch(surroundings.fingerprint, surroundings.stack, {})
-            progress.say(f"a new epoch, nothing is compared with the trials before: {difference(before[-1], here)}")
-        stopped = None
-        if study.launched() < request.trials:
-            stopped = _search(request, study, surroundings, session, progress, stop_at_s)
-        _confirm(request, study, surroundings, progress, stop_at_s)
-        _profile(request, study, surroundings, progress, stop_at_s)
-    return stopped
-
-
-def _search(
-    request: TuneRequest,
-    study: Study,
-    surroundings: Surroundings,
-    session: "Session",
-    progress: Progress,
-    stop_at_s: float | None,
-) -> str | None:
-    from ray import tune as ray_tune
-
-    from autotune.scheduling.trainable import placement, run_trial
-    from autotune.search.searcher import StudySearcher
-
-    searcher = StudySearcher(
-        study, request, surroundings,
-        on_launch=partial(_announce, progress), on_end=progress.ended, stop_at_s=stop_at_s, hosts=session.hosts,
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="autotune-") as scratch:
-        ray_tune.Tuner(
-            ray_tune.with_resources(run_trial, placement),
-            tune_config=ray_tune.TuneConfig(
-                search_alg=searcher, num_samples=-1, max_concurrent_trials=session.concurrency, reuse_actors=True
-            ),
-            # Tune's own record is disposable: the study and the trial folders have everything.
-            run_config=ray_tune.RunConfig(name=request.study, storage_path=scratch, verbose=0),
-        ).fit()
-    if searcher.problem:
-        raise searcher.problem
-    if searcher.exhausted:
-        progress.say("the space has no further point that can run here")
-    return searcher.stopped
-
-
-def _confirm(
-    request: TuneRequest,
-    study: Study,
-    surroundings: Surroundings,
-    progress: Progress,
-    stop_at_s: float | None,
-) -> None:
-    """Run the finalists again; where that cannot be finished the search's own numbers stand, and say so."""
-    from autotune.scheduling.confirm import confirm
-
-    finalists = finalists_of(request, study.outcomes())
-    if not finalists or missing_run(request, study.outcomes(), surroundings) is None:
-        return
-
-    def refusal(run: NextRun) -> str | None:
-        left_s = remaining_s(time.time(), stop_at_s, os.environ)
-        return study.account().refusal_of_run(run.steps, request.contract.steps, remaining_s=left_s)
-
-    trials = ", ".join(f"{outcome.trial:04d}" for outcome in finalists)
-    progress.say(f"confirming trials {trials}: {request.effort.confirm.repeats} runs each, in turns")
-    try:
-        stopped = confirm(
-            request, {outcome.trial: outcome for outcome in finalists}, surroundings.fingerprint,
-            refusal=refusal, on_end=progress.repeated,
-        )  # fmt: skip
-    except (ClusterError, RunError) as error:
-        stopped = error.message
-    if stopped:
-        progress.say(f"confirmation stopped: {stopped}")
-
-
-def _profile(
-    request: TuneRequest,
-    study: Study,
-    surroundings: Surroundings,
-    progress: Progress,
-    stop_at_s: float | None,
-) -> None:
-    """Run baseline and winner once more under a profiler; the result stands without it."""
-    from autotune.scheduling.profile import profile
-
-    subjects = _profiles_missing(request, study, surroundings)
-    if not subjects:
-        return
-
-    def refusal() -> str | None:
-        steps, left_s = request.contract.steps, remaining_s(time.time(), stop_at_s, os.environ)
-        return study.account().refusal_of_run(steps, steps, remaining_s=left_s)
-
-    def ended(outcome: TrialOutcome) -> None:
-        if outcome.state is not TrialState.COMPLETE:
-            progress.say(f"profiled run of trial {outcome.trial:04d}: {outcome.state} {outcome.reason}")
-
-    progress.say(f"profiling baseline and winner ({CAVEAT})")
-    try:
-        stopped = profile(request, subjects, surroundings.fingerprint, refusal=refusal, on_end=ended)
-    except ClusterError as error:
-        stopped = error.message
-    if stopped:
-        progress.say(f"profiling stopped: {stopped}")
-
-
 def _announce(progress: Progress, proposal: Proposal) -> None:
     progress.launched(proposal.trial, proposal.settings)
     if proposal.probes:
         progress.say(f"trial {proposal.trial:04d} breaks suspect rules to find out: {', '.join(proposal.probes)}")
-
-
-def _require_recipe(request: TuneRequest, surroundings: Surroundings) -> None:
-    """A bridge trial imports its recipe and its training loop on every rank."""
-    for name in request.recipe.modules if request.recipe is not None else ():
-        reason = surroundings.unavailable.get(f"{MODULE_PREFIX}{name}")
-        if reason is not None:
-            raise ClusterError(
-                f"the recipe cannot run here: {name} cannot be imported: {reason}",
-                hint="install megatron-bridge, and the recipe's own package, on every node",
-            )
-
-
-def _require_baseline(request: TuneRequest, surroundings: Surroundings) -> None:
-    """Everything is compared with the baseline, so nothing can be tuned without it."""
-    dispatcher = str(request.settings(request.space.baseline)["dispatcher"])
-    if dispatcher in surroundings.unavailable:
-        raise ClusterError(
-            f"the baseline's dispatcher {dispatcher} cannot run here: {surroundings.unavailable[dispatcher]}",
-            hint="pip install 'moe-autotune[trial]' on every node",
-        )
-
-
-@contextmanager
-def _leaving_no_empty_study(request: TuneRequest) -> Iterator[None]:
-    """A request that is refused leaves no study behind."""
-    existed = request.folder.exists()
-    try:
-        yield
-    except (ClusterError, RequestError):
-        if not existed:
-            shutil.rmtree(request.folder, ignore_errors=True)
-        raise
 
 
 def _interrupt(*_: Any) -> None:

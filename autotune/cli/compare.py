@@ -1,7 +1,6 @@
 """``autotune compare``."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,7 +10,7 @@ import click
 from autotune.cli import options
 from autotune.errors import RequestError
 from autotune.measure.compare import Comparison, compare_series
-from autotune.measure.series import StepSeries, read_series
+from autotune.measure.series import StepSeries, read_series, set_aside_in_words
 from autotune.measure.steady import SteadySteps
 
 MOST_TIE_PERCENT = 50.0
@@ -79,23 +78,5 @@ def _used(series: StepSeries, steady: SteadySteps) -> str:
         f"median {median(steady.step_times_s):.6g} s of {len(steady.places)} steps; "
         f"{len(series.steps) - len(steady.places)} set aside"
     )
-    parts = [
-        f"{part.reason.replace('_', '-')} {_ranges([series.steps[place] for place in part.places], part.places)}"
-        for part in steady.set_aside
-    ]
-    return text + (f": {', '.join(parts)}" if parts else "")
-
-
-def _ranges(steps: Sequence[int], places: Sequence[int], most: int = 6) -> str:
-    """``steps 1-3 and 17``: neighbouring places as one range, the first few of many."""
-    groups: list[tuple[int, int]] = []
-    for index, step in enumerate(steps):
-        if index and places[index] == places[index - 1] + 1:
-            groups[-1] = (groups[-1][0], step)
-        else:
-            groups.append((step, step))
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in groups]
-    if len(shown) > most:
-        shown[most:] = [f"{len(shown) - most} more"]
-    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"step{'s' * (len(steps) > 1)} {listed}"
+    said = set_aside_in_words(steady, series.steps)
+    return f"{text}: {said}" if said else text

@@ -43,7 +43,7 @@ def command(cluster: str | None, address: str, fresh: bool, as_json: bool) -> in
     if as_json:
         document = {
             "fingerprint": fingerprint, "difference": difference, "usable": usable,
-            "unavailable": found.unavailable, "pinned": found.pinned,
+            "unavailable": found.unavailable, "untried": found.untried, "pinned": found.pinned,
             "nodes": [{"host": node.host, **asdict(node)} for node in found.nodes],
         }  # fmt: skip
         print(json.dumps(document))
@@ -79,7 +79,10 @@ def _lines(node: NodeReport) -> Iterator[str]:
         if finding.fix:
             yield f"  {'':<11} {'fix:':<9} {finding.fix}"
     for name, verdict in node.verdicts.items():
-        if verdict["available"]:
+        if verdict["available"] and verdict["untried"]:
+            untried = "; ".join(f"{level}: {why}" for level, why in verdict["untried"].items())
+            yield f"  {name:<14} available up to level {verdict['level']}; not tried: {untried}"
+        elif verdict["available"]:
             yield f"  {name:<14} available"
         else:
             yield f"  {name:<14} no, at level {verdict['level']}: {verdict['error']}: {verdict['reason']}"

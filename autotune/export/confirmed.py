@@ -17,7 +17,7 @@ from autotune.measure.confirmation import (
 )
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.outcome import TrialOutcome, TrialState
-from autotune.measure.steady import FEWEST_STEPS, steady_steps
+from autotune.measure.steady import FEWEST_STEPS
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 
@@ -66,9 +66,7 @@ def confirmation_in(
         return None
     plan = request.effort.confirm
     made = plan.model_copy(update={"repeats": ceil((max(runs) + 1) / len(finalists))})
-    found = confirmation_of(
-        plan if plan.repeats else made, request.contract, finalists, runs, limit_bytes=request.memory_limit_bytes
-    )
+    found = confirmation_of(plan if plan.repeats else made, finalists, runs, limit_bytes=request.memory_limit_bytes)
     return found if plan.repeats else replace(found, missing=False)
 
 
@@ -78,12 +76,12 @@ def missing_run(request: TuneRequest, outcomes: Sequence[TrialOutcome], surround
     if not finalists:
         return None
     runs = recorded_runs(confirmation_folder(request, surroundings.fingerprint, finalists))
-    return next_run(request.effort.confirm, request.contract, finalists, runs)
+    return next_run(request.effort.confirm, finalists, runs)
 
 
 def step_time_evidence(found: Confirmation, trial: int) -> dict[str, Any]:
     """The entry ``step_time_s`` of a policy whose settings were confirmed."""
-    steady = [step for outcome in found.runs[trial] for step in steady_steps(outcome.step_times_s).step_times_s]
+    steady = [step_time_s for outcome in found.runs[trial] for step_time_s in outcome.counted_step_times_s]
     return {
         "median": found.step_time_s(trial),
         "ci95": list(found.ci95(trial)),
@@ -169,12 +167,8 @@ def _why_taken(found: Confirmation) -> str:
 def _within_noise(fastest: TrialOutcome, outcome: TrialOutcome) -> bool:
     if _step_time_s(outcome) <= _step_time_s(fastest) * (1.0 + CROSS_ALLOCATION_NOISE):
         return True
-    series = [_measured(fastest), _measured(outcome)]
+    series = [fastest.measured_step_times_s, outcome.measured_step_times_s]
     return min(map(len, series)) >= FEWEST_STEPS and compare_series(*series).verdict == "tie"
-
-
-def _measured(outcome: TrialOutcome) -> Sequence[float]:
-    return outcome.step_times_s[-outcome.steps_used :]
 
 
 def _step_time_s(outcome: TrialOutcome) -> float:

@@ -260,7 +260,7 @@ def _program(facts: StudyFacts) -> dict[str, Any]:
 def _step_time(outcome: TrialOutcome, confirmation: Confirmation | None) -> dict[str, Any]:
     if confirmation is not None and outcome.trial in confirmation.runs:
         return step_time_evidence(confirmation, outcome.trial)
-    steps = outcome.step_times_s[-outcome.steps_used :]
+    steps = outcome.counted_step_times_s
     interval = median_interval(steps)
     if interval is None:
         method = f"none: a distribution-free interval needs 6 measured steps, but there are {len(steps)}"

@@ -70,8 +70,8 @@ CAUSES: tuple[Cause, ...] = (
                       r"|/torch_\d+[^\n]*No space left on device|out of shared memory"),
     ),
     Cause(
-        "gpu_fault", "hardware", "again",
-        "the GPU or its link is broken: have the node checked (nvidia-smi -q, dmesg), and leave it out until then",
+        "gpu_fault", "hardware", "elsewhere",
+        "the log says that a GPU or its link is broken: have the node checked (nvidia-smi -q, dmesg), or leave it out",
         "broken hardware",
         _text(r"uncorrectable (?:ECC|NVLink) error|GPU is lost|fallen off the bus|hardware stack error"
               # Numbers that a faulting program raises too are no word of the hardware.
@@ -191,12 +191,21 @@ CAUSES: tuple[Cause, ...] = (
     Cause("exception", "exception", "never", "see the traceback in the rank's log"),
     Cause("hang", "hang", "elsewhere", "see stacks.txt for what each rank waited for"),
     Cause("deadline", "hang", "elsewhere", "hanging, or too slow for deadline_s: see stacks.txt and steps.jsonl"),
+    Cause(
+        "sick_node", "hardware", "again",
+        "an error counter of the node moved, so it is in quarantine: have it checked, then remove its file",
+    ),
+    Cause("cancelled", "outside", "again", "the run was stopped; the same command runs the trial again"),
     Cause("outside", "outside", "again", "somebody or the scheduler ended the process; nothing to do"),
     Cause("lost", "outside", "again", "the node or its worker is gone; see the Ray dashboard"),
     Cause("unknown", "unknown", "elsewhere", "no rank said why: see the logs on the node"),
     # -- recognised by a judge, from what a run that finished brought back -----------------------------------------
     Cause("built_differently", "fallback", "never", "the software did something else than asked: the reason names it"),
     Cause("unproven", "fallback", "never", "a rank showed no proof of what ran; the program must report it"),
+    Cause(
+        "ended_early", "exception", "never",
+        "steps of the contract are missing: a limit of the program's own, the end of its data, or a garbled log",
+    ),
     Cause("no_measurement", "exception", "never", "raise the contract's steps, or lower its warmup_steps"),
     Cause(
         "out_of_parity", "numerics", "never",

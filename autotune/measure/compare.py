@@ -4,9 +4,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, floor, fsum, log
+from statistics import median
 from typing import Literal
 
 from autotune.measure.dependence import effective_steps, logarithms, student_quantile
+from autotune.measure.stays import may_be_chance, stays_at
 from autotune.measure.steady import SteadySteps, steady_steps
 
 Verdict = Literal["a_faster", "b_faster", "tie"]
@@ -57,8 +59,9 @@ def compare_series(a: Sequence[float], b: Sequence[float], *, tie_within: float 
     (Hodges and Lehmann 1963; Moses 1953): no assumption on the distribution, single slow steps move neither. The steps
     count for as many as independent ones would (``effective_steps``).
 
-    There is no winner when a run has no steady speed or is worth too few independent steps, nor when the totals say the
-    opposite: a median is blind to steps that are often, but not mostly, slow.
+    There is no winner when a run has no steady speed or is worth too few independent steps, when a run was at the other
+    one's speed for a while, nor when the totals say the opposite: a median is blind to steps that are often, but not
+    mostly, slow.
 
     Args:
         a: Step times of A, positive and finite.
@@ -79,7 +82,9 @@ def compare_series(a: Sequence[float], b: Sequence[float], *, tie_within: float 
         verdict = "a_faster"
     elif low > _RESOLUTION and exp(-middle) < 1.0 - tie_within:
         verdict = "b_faster"
-    reason = _unsteady(kept, worth) or (_contradicted(a, b, kept, middle) if verdict != "tie" else "")
+    reason = _unsteady(kept, worth)
+    if verdict != "tie":
+        reason = reason or _wandering(a, b, ours, theirs) or _contradicted(a, b, kept, middle)
     return Comparison(
         verdict="tie" if reason else verdict,
         ratio=exp(middle),
@@ -103,6 +108,12 @@ def _unsteady(kept: tuple[SteadySteps, SteadySteps], worth: tuple[float, float])
                 f"{steps:.1f} independent ones, and {FEWEST_INDEPENDENT:g} are needed"
             )
     return ""
+
+
+def _wandering(a: Sequence[float], b: Sequence[float], ours: list[float], theirs: list[float]) -> str:
+    """How a run was at the other one's speed, in words; empty when none was for long."""
+    levels = median(ours), median(theirs)
+    return may_be_chance(stays_at(logarithms(a), *levels), stays_at(logarithms(b), *reversed(levels)))
 
 
 def _contradicted(a: Sequence[float], b: Sequence[float], kept: tuple[SteadySteps, SteadySteps], middle: float) -> str:

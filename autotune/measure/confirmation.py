@@ -6,7 +6,7 @@ they took turns.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum, inf, log
 from pathlib import Path
@@ -17,7 +17,8 @@ from autotune.measure.dependence import student_quantile
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.objective import tokens_per_s_per_gpu
 from autotune.measure.outcome import TrialOutcome, TrialState
-from autotune.measure.steady import FEWEST_STEPS, steady_steps
+from autotune.measure.settle import Reference, against_baseline
+from autotune.measure.steady import FEWEST_STEPS
 from autotune.measure.stopping import MIN_STEPS, enough
 from autotune.request import TuneRequest
 from autotune.space.effort import ConfirmPlan
@@ -98,7 +99,7 @@ class Confirmation:
 
     def run_medians_s(self, trial: int) -> list[float]:
         """Median steady step of each run, in seconds."""
-        return [median(steady_steps(outcome.step_times_s).step_times_s) for outcome in self.runs[trial]]
+        return [median(outcome.counted_step_times_s) for outcome in self.runs[trial]]
 
     def ci95(self, trial: int) -> tuple[float, float]:
         """95 % interval of a finalist's step time in seconds: from the scatter between runs, of all finalists."""
@@ -130,9 +131,7 @@ def confirmation_gpu_s(request: TuneRequest) -> float:
     return fsum(outcome.gpu_s for folder in folders for outcome in recorded_runs(folder).values())
 
 
-def next_run(
-    plan: ConfirmPlan, contract: Contract, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]
-) -> NextRun | None:
+def next_run(plan: ConfirmPlan, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]) -> NextRun | None:
     """The next run of the plan; None when all are made. A finalist that failed once is not run again.
 
     A round takes as many steps as the one before it, or twice as many where a run's interval was not tight enough yet.
@@ -142,16 +141,15 @@ def next_run(
     failed = {runs[index].trial for index in runs if runs[index].state is not TrialState.COMPLETE}
     for index, trial in enumerate(order):
         planned, new_round = index < len(finalists) * plan.repeats, index % len(finalists) == 0
-        if not planned and new_round and not _too_wide(_without_plan(plan, contract, finalists, runs, None)):
+        if not planned and new_round and not _too_wide(_without_plan(plan, finalists, runs, None)):
             return None
         if index not in runs and trial not in failed:
-            return NextRun(index, trial, _steps(plan, contract, len(finalists), index // len(finalists), runs))
+            return NextRun(index, trial, _steps(plan, len(finalists), index // len(finalists), runs))
     return None
 
 
 def confirmation_of(
     plan: ConfirmPlan,
-    contract: Contract,
     finalists: Sequence[int],
     runs: Mapping[int, TrialOutcome],
     *,
@@ -161,18 +159,16 @@ def confirmation_of(
 
     Args:
         plan: How finalists are measured again.
-        contract: What every trial holds fixed.
         finalists: Trial numbers, fastest in the search first.
         runs: The runs that have ended, by place in the order.
         limit_bytes: Peak memory that no run may exceed; None = no limit.
     """
-    found = _without_plan(plan, contract, finalists, runs, limit_bytes)
-    return replace(found, missing=next_run(plan, contract, finalists, runs) is not None)
+    found = _without_plan(plan, finalists, runs, limit_bytes)
+    return replace(found, missing=next_run(plan, finalists, runs) is not None)
 
 
 def _without_plan(
     plan: ConfirmPlan,
-    contract: Contract,
     finalists: Sequence[int],
     runs: Mapping[int, TrialOutcome],
     limit_bytes: int | None,
@@ -193,15 +189,39 @@ def _without_plan(
     by_trial: dict[int, list[TrialOutcome]] = {trial: [] for trial in held}
     for outcome in ended.values():
         if outcome.trial in by_trial:
-            by_trial[outcome.trial].append(_after_warmup(outcome, contract))
+            by_trial[outcome.trial].append(outcome)
     rounds = min((len(of) for of in by_trial.values()), default=0)
     complete = {trial: tuple(of[:rounds]) for trial, of in by_trial.items()} if rounds else {}
     found = Confirmation(tuple(finalists), complete, dropped, None, missing=False)
     if not complete:
         return found
     peaks = {str(trial): found.peak_memory_bytes(trial) for trial in complete}
-    series = {str(trial): [outcome.step_times_s for outcome in of] for trial, of in complete.items()}
+    series = {str(trial): [outcome.measured_step_times_s for outcome in of] for trial, of in complete.items()}
     return replace(found, tied=tie_set(series, peaks))
+
+
+def in_parity(
+    request: TuneRequest, outcome: TrialOutcome, runs: Iterable[TrialOutcome], baseline: TrialOutcome | None
+) -> TrialOutcome:
+    """A run as INFEASIBLE where it trained to other numbers than the baseline; any other unchanged.
+
+    It is compared with a run of the baseline that is as long, among those of the confirmation or in the search. The
+    native program trains alike however long the run is, so there the search's run will do for the steps that it has; a
+    recipe's learning rate may depend on the number of steps.
+
+    Args:
+        request: What is tuned.
+        outcome: How the run ended.
+        runs: The runs of the confirmation before it.
+        baseline: The baseline's run in the search; None where it did not complete.
+    """
+    if baseline is None:
+        return outcome
+    known = [*runs, baseline]
+    as_long = [other for other in known if len(other.losses) == len(outcome.losses)]
+    references = [*as_long, *(known if request.program == "native" else ())]
+    reference = Reference(baseline.settings, request.contract, request.program, request.gang.device)
+    return against_baseline(outcome, references, reference)
 
 
 def with_confirmed_numbers(
@@ -223,16 +243,11 @@ def _order(finalists: Sequence[int], repeats: int) -> list[int]:
     return [int(name) for name in confirmation_schedule([str(trial) for trial in finalists], repeats)]
 
 
-def _after_warmup(outcome: TrialOutcome, contract: Contract) -> TrialOutcome:
-    """Without the steps that are warm-up by the contract; what warms up beyond them is found in the series."""
-    return replace(outcome, step_times_s=outcome.step_times_s[contract.warmup_steps :])
-
-
-def _steps(plan: ConfirmPlan, contract: Contract, width: int, turn: int, runs: Mapping[int, TrialOutcome]) -> int:
+def _steps(plan: ConfirmPlan, width: int, turn: int, runs: Mapping[int, TrialOutcome]) -> int:
     steps = plan.steps
     for previous in range(turn):
         places = range(previous * width, (previous + 1) * width)
-        ended = [_after_warmup(runs[index], contract).step_times_s for index in places if index in runs]
+        ended = [runs[index].measured_step_times_s for index in places if index in runs]
         known = [series for series in ended if len(series) >= FEWEST_STEPS]
         if not all(_tight(plan, series) for series in known):
             steps = min(2 * steps, plan.most_steps)

@@ -1,12 +1,12 @@
 """What disturbed a run from outside, and what on a node is broken: from the samples of its node workers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from autotune.measure.run import GangRun
-from autotune.measure.steady import steady_steps
+from autotune.measure.steady import SteadySteps
 
 THROTTLED_SHARE = 0.1
 """Share of a GPU's samples with slowed clocks from which on a run is disturbed; a single one is a spike."""
@@ -48,20 +48,16 @@ class Sick:
     reason: str
 
 
-def disturbance(run: GangRun, measured_step_times_s: Sequence[float]) -> str:
+def disturbance(run: GangRun, steady: SteadySteps) -> str:
     """What disturbed the run, on one line; empty when nothing did.
 
     Args:
         run: What came back.
-        measured_step_times_s: Times of the steps after warm-up.
+        steady: Which of its steps after warm-up count; those on another level speak against it, set aside or not.
     """
     found = [f"{host}: {said}" for host, health in _nodes(run) for said in _of_node(health)]
-    if not found and len(measured_step_times_s) >= _FEWEST_STEPS:
-        off_level = steady_steps(measured_step_times_s).off_level
-        if off_level > DISTURBED_SHARE * len(measured_step_times_s):
-            found.append(
-                f"{off_level} of {len(measured_step_times_s)} measured steps ran at another speed than the rest"
-            )
+    if not found and steady.steps >= _FEWEST_STEPS and steady.off_level > DISTURBED_SHARE * steady.steps:
+        found.append(f"{steady.off_level} of {steady.steps} measured steps ran at another speed than the rest")
     return "; ".join(found)
 
 

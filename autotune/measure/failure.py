@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autotune.measure.causes import Cause, Kind, cause_named, recognise, telling_line
 from autotune.measure.run import GangRun, RankExit
+from autotune_trials.stacks import OF_THE_COMMAND
 
 _STAGES = (None, "started", "imported", "built", "step", "finished")
 _IMPORTING = (None, "started")
@@ -29,6 +30,7 @@ _WAITING = ("threading.py", "selectors.py", "socket.py", "subprocess.py")
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 """Escape sequences: colours and cursor moves, and titles."""
 
+_IMPORT_FRAME = '"<frozen importlib._bootstrap>"'
 _WITHOUT_A_WORD = "CommandExited"
 _OF_COMMANDS = ("CommandFailed", _WITHOUT_A_WORD)
 """Errors of a command's supervisor: what the command itself met stands in the log."""
@@ -71,12 +73,12 @@ def diagnose(run: GangRun, steps: int, *, representatives: bool = False) -> Fail
     culprits = sorted((rank for rank in run.ranks if _ended_badly(rank)), key=_explains)
     if culprits:
         first, followers = culprits[0], culprits[1:]
+        if representatives and not first.last_step and _IMPORT_FRAME not in first.log_tail:
+            first = replace(first, last_event="alive")  # it never tells imports or build
         cause, what = _cause(first)
         # A rank that is still importing is at no step, unless it is one that tells none.
         if not first.last_step and run.steps and (representatives or first.last_event not in _IMPORTING):
             first = replace(first, last_step=run.steps[-1].step)
-        elif representatives and not first.last_step:
-            first = replace(first, last_event="alive")  # it never tells imports or build
         reason = f"{what} ({_where(first)})"
         if followers:
             reason += f"; {_names(followers)} followed"
@@ -271,11 +273,14 @@ def _hang(run: GangRun, steps: int, representatives: bool) -> Failure:
     if not others and not mute:
         reason += " (all of them)"
     stack = next((run.stacks[rank.rank] for rank in silent if run.stacks.get(rank.rank)), "")
-    if not representatives and (place := innermost(stack)):  # of a command it is its supervisor that waits
+    # Of a command it is its supervisor that waits, so only what it runs tells anything.
+    told = stack.partition(OF_THE_COMMAND)[2] if representatives else stack
+    if place := innermost(told):
         reason += f", in {place}"
     if run.message:
         reason += f"; {one_line(run.message)}"
-    if all(rank.last_event == "started" and not rank.last_step for rank in silent) and stack:
+    starting = all(rank.last_event == "started" and not rank.last_step for rank in silent)
+    if starting and stack and (_IMPORT_FRAME in told or not representatives):  # a command tells no end of its imports
         name = "import_hang"
     # The rank that prints is where the hang shows, not where it is.
     blamed = {rank.node for rank in (run.ranks if representatives else silent)}

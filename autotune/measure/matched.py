@@ -88,7 +88,7 @@ def _pairs(ordered: Sequence[TrialOutcome], setting: str) -> Iterator[MatchedPai
             values = one.settings[setting], two.settings[setting]
             if values[0] == values[1] or _others(one, setting) != _others(two, setting):
                 continue
-            series = [outcome.step_times_s[-outcome.steps_used :] for outcome in (one, two)]
+            series = [outcome.measured_step_times_s for outcome in (one, two)]
             if min(map(len, series)) >= FEWEST_STEPS:
                 margin = TIE_WITHIN if sorted(one.hosts) == sorted(two.hosts) else CROSS_ALLOCATION_NOISE
                 found = compare_series(*series, tie_within=margin)

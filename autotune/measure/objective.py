@@ -1,7 +1,8 @@
 """From step records to the two numbers that a study ranks: throughput up, peak memory down.
 
-The step time is always the median of the steps after warm-up. Means are never used: one disturbed step would
-move them, and step times are skewed to the slow side.
+The step time is always the median of the steady steps: of those after the contract's warm-up, the ones that are no
+further warm-up, no pause and not disturbed. Means are never used: one disturbed step would move them, and step times
+are skewed to the slow side.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from math import comb
 from statistics import median
 
 from autotune.measure.run import RankExit
+from autotune.measure.steady import FEWEST_STEPS, SteadySteps, steady_steps
 from autotune_trials.events import StepRecord
 from autotune_trials.spec import Contract
 
@@ -35,6 +37,18 @@ class MedianInterval:
 def measured_steps(steps: Iterable[StepRecord], contract: Contract) -> tuple[StepRecord, ...]:
     """The steps after warm-up; steps count from 1, so step ``warmup_steps + 1`` is the first of them."""
     return tuple(record for record in steps if record.step > contract.warmup_steps)
+
+
+def counted_steps(measured: Sequence[StepRecord]) -> SteadySteps:
+    """Which of the steps after warm-up a trial's step time is the median of; all, where they are too few to tell.
+
+    Every number of a trial and every comparison rests on this choice. A command's log may have lines that tell the mean
+    of several steps; then a line is what counts or does not.
+    """
+    times = [record.step_time_s for record in measured]
+    if len(times) < FEWEST_STEPS:
+        return SteadySteps(tuple(times), tuple(range(len(times))), ())
+    return steady_steps(times)
 
 
 def median_step_time_s(steps: Sequence[StepRecord]) -> float:

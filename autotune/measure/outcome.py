@@ -14,14 +14,16 @@ Life of a trial::
 
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 from autotune.measure.causes import cause_named, telling_line
-from autotune.measure.disturbance import disturbance, slow_nodes
+from autotune.measure.disturbance import disturbance, sick_nodes, slow_nodes
 from autotune.measure.failure import Failure, diagnose, mentions, one_line, rank_names, violation_at
 from autotune.measure.objective import (
     MIN_MEASURED_STEPS,
+    counted_steps,
     measured_steps,
     median_step_time_s,
     peak_memory_bytes,
@@ -29,6 +31,8 @@ from autotune.measure.objective import (
 )
 from autotune.measure.proof import built_differently
 from autotune.measure.run import GangRun
+from autotune.measure.series import set_aside_in_words
+from autotune.measure.steady import SteadySteps
 from autotune_policies.backends import BACKENDS
 from autotune_policies.settings import Settings
 from autotune_trials.spec import TrialSpec
@@ -67,7 +71,7 @@ class TrialOutcome:
         settings: All canonical settings, resolved.
         reason: One line for people; empty for COMPLETE.
         violation: How far outside the feasible region, > 0 (larger = worse); 0 for COMPLETE.
-        step_time_s: Median over the measured steps.
+        step_time_s: Median over the steady steps.
         tokens_per_s_per_gpu: Tokens of the global batch / step_time_s / ranks.
         peak_memory_bytes: Largest over the ranks.
         loss: Loss of the last step.
@@ -78,7 +82,7 @@ class TrialOutcome:
         wall_s: Launch to end as the scheduler saw it.
         rank_lifetime_s: Start of the first to end of the last rank.
         startup_s: What the ranks' life-time holds beside the steps: imports, build, compilation before them.
-        warmup_s: Time of the warm-up steps, in which kernels are compiled; never part of a step time.
+        warmup_s: Time of the warm-up steps, in which kernels are compiled; the contract's, and those that were found.
         gpu_s: rank_lifetime_s x ranks.
         hosts: Where it ran.
         grad_norms: Gradient norm of every step, warm-up included.
@@ -87,6 +91,8 @@ class TrialOutcome:
         retry: Whether the same settings are run again: ``never``, ``elsewhere`` or ``again``.
         blamed_host: The host whose rank is to blame; empty when no single one is.
         notes: What else a reader should know, one line each.
+        set_aside: Steps after the contract's warm-up that do not count, as places in step_times_s from 0, by reason:
+            ``warm_up``, ``pause``, ``disturbed``, ``unsettled``.
     """
 
     trial: int
@@ -114,6 +120,25 @@ class TrialOutcome:
     retry: str = ""
     blamed_host: str = ""
     notes: list[str] = field(default_factory=list)
+    set_aside: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def measured_step_times_s(self) -> list[float]:
+        """Times of all steps after the contract's warm-up, as a comparison takes them; none unless COMPLETE."""
+        measured = self.steps_used + sum(map(len, self.set_aside.values()))
+        return self.step_times_s[len(self.step_times_s) - measured :]
+
+    @property
+    def counted_step_times_s(self) -> list[float]:
+        """Times of the steps that ``step_time_s`` is the median of; none unless COMPLETE."""
+        aside = {place for places in self.set_aside.values() for place in places}
+        kept = [step_time_s for place, step_time_s in enumerate(self.step_times_s) if place not in aside]
+        return kept[len(kept) - self.steps_used :]
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether its settings are still to be tried: they say nothing yet, and were not given up."""
+        return self.state.runs_again and self.retry != "never"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able mapping; :meth:`from_dict` reads it back."""
@@ -129,7 +154,7 @@ class TrialOutcome:
         cause = cause_named(name)
         return replace(
             self, state=state, reason=reason, violation=violation, cause=name, advice=cause.advice, retry=cause.retry,
-            step_time_s=None, tokens_per_s_per_gpu=None, peak_memory_bytes=None, loss=None, steps_used=0,
+            step_time_s=None, tokens_per_s_per_gpu=None, peak_memory_bytes=None, loss=None, steps_used=0, set_aside={},
         )  # fmt: skip
 
 
@@ -158,14 +183,20 @@ def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
         notes=slow_nodes(run),
     )
     if run.ending in ("lost", "cancelled"):
-        return outcome.because("lost", TrialState.LOST, f"{run.ending}: {one_line(run.message) or 'no further word'}")
+        reason = f"{run.ending}: {one_line(run.message) or 'no further word'}"
+        return outcome.because("lost" if run.ending == "lost" else "cancelled", TrialState.LOST, reason)
     if run.ending != "finished":
         failure = diagnose(run, spec.contract.steps, representatives=spec.program == "command")
         if failure.node is not None and failure.node < len(run.hosts):
             outcome = replace(outcome, blamed_host=run.hosts[failure.node])
+        if failure.cause.retry != "never" and (sick := sick_nodes(run)):
+            counted = "; ".join(f"{node.host}: {node.reason}" for node in sick)
+            outcome = replace(outcome, blamed_host=sick[0].host)
+            return outcome.because("sick_node", TrialState.LOST, f"broken hardware: {counted}; {failure.reason}")
         state = _state(spec, failure)
         violation = 0.0 if state.runs_again else failure.violation
-        return outcome.because(failure.cause.name, state, failure.reason, violation)
+        doubt = _doubt(run, failure.node) if failure.cause.kind == "hardware" else ""
+        return outcome.because(failure.cause.name, state, failure.reason + doubt, violation)
     difference = built_differently(spec, run)
     if difference:
         unproven = "nothing proves" in difference
@@ -174,29 +205,51 @@ def judge(spec: TrialSpec, run: GangRun) -> TrialOutcome:
     if flaw:
         name, reason, completed = flaw
         return outcome.because(name, TrialState.INFEASIBLE, reason, violation_at(completed, spec.contract.steps))
-    used = measured_steps(run.steps, spec.contract)
-    disturbed = disturbance(run, [record.step_time_s for record in used])
+    measured = measured_steps(run.steps, spec.contract)
+    steady = counted_steps(measured)
+    disturbed = disturbance(run, steady)
     if disturbed:
         return outcome.because("disturbed", TrialState.CONTAMINATED, f"disturbed: {disturbed}")
-    step_time_s = median_step_time_s(used)
+    step_time_s = median_step_time_s([measured[place] for place in steady.places])
+    warmup = len(run.steps) - len(measured)
+    set_aside: dict[str, list[int]] = {
+        part.reason: [warmup + place for place in part.places] for part in steady.set_aside
+    }
     return replace(
         outcome,
         state=TrialState.COMPLETE,
         step_time_s=step_time_s,
-        tokens_per_s_per_gpu=tokens_per_s_per_gpu(used[-1].tokens, step_time_s, spec.gang.world_size),
+        tokens_per_s_per_gpu=tokens_per_s_per_gpu(measured[-1].tokens, step_time_s, spec.gang.world_size),
         peak_memory_bytes=_peak(spec, run),
         loss=run.steps[-1].loss,
-        steps_used=len(used),
+        steps_used=len(steady.places),
+        warmup_s=outcome.warmup_s + sum(outcome.step_times_s[place] for place in set_aside.get("warm_up", ())),
+        notes=[*outcome.notes, *_counted(steady, [record.step for record in measured])],
+        set_aside=set_aside,
     )
+
+
+def _counted(steady: SteadySteps, steps: list[int]) -> list[str]:
+    """What a reader should know of the choice of steps."""
+    said = set_aside_in_words(steady, steps)
+    return [*([f"not counted: {said}"] if said else ()), *([f"unsteady: {steady.unsteady}"] if steady.unsteady else ())]
 
 
 def _state(spec: TrialSpec, failure: Failure) -> TrialState:
     """What follows from a failure. A backend of the trial that cannot be imported is a fact of the environment."""
-    if failure.cause.kind in ("outside", "hardware"):
+    if failure.cause.kind == "outside":
         return TrialState.LOST
     if failure.cause.kind == "import" and mentions(failure.evidence, _libraries(spec)):
         return TrialState.UNAVAILABLE
     return TrialState.INFEASIBLE
+
+
+def _doubt(run: GangRun, node: int | None) -> str:
+    """How little a text about broken hardware weighs where no counter of the node moved."""
+    health = run.health[node] if node is not None and node < len(run.health) else None
+    if health and health.get("gpus"):
+        return "; only the text says so, no counter of the node moved"
+    return "; only the text says so, the node's counters cannot be read"
 
 
 def _libraries(spec: TrialSpec) -> list[str]:
@@ -216,6 +269,8 @@ def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, str, int] | None:
                 return "not_a_number", f"numerics: {name}={value} at step {record.step}", record.step - 1
         if not (isfinite(record.step_time_s) and record.step_time_s > 0):
             return "no_measurement", f"clock: step_time_s={record.step_time_s} at step {record.step}", record.step - 1
+    if missing := _missing_steps(spec, run):
+        return "ended_early", missing, len(run.steps)
     if lost_work := _lost_work(spec, run):
         return (*lost_work, len(run.steps))
     used = len(measured_steps(run.steps, spec.contract))
@@ -234,6 +289,31 @@ def _flaw(spec: TrialSpec, run: GangRun) -> tuple[str, str, int] | None:
     if peak <= 0:
         return "no_measurement", f"peak memory of {peak} bytes is no measurement", len(run.steps)
     return None
+
+
+def _missing_steps(spec: TrialSpec, run: GangRun) -> str:
+    """Which steps of the contract were not taken though everything ended well, on one line; empty when all were.
+
+    Only some ranks of a command tell steps, and a line of its log may stand for several of them; where it has a line
+    for each, one that is missing took its time with it.
+    """
+    steps = spec.contract.steps
+    told = [record.step for record in run.steps]
+    if not told or told[-1] < steps:
+        return f"ended early: {told[-1] if told else 0} of {steps} steps were told, and every rank left with status 0"
+    gaps = {later - earlier for earlier, later in pairwise(told)}
+    if spec.program == "command":
+        absent = sorted(set(range(told[0], steps)).difference(told)) if 1 in gaps else []
+    else:
+        absent = sorted(set(range(1, steps)).difference(told))
+        early = [rank for rank in run.ranks if rank.last_step < steps]
+        if early:
+            who = rank_names([rank.rank for rank in early])
+            return f"ended early: {who} left with status 0 after step {early[0].last_step} of {steps}"
+    if absent:
+        more = {1: "", 2: ", nor was another"}.get(len(absent), f", nor were {len(absent) - 1} others")
+        return f"step {absent[0]} of {steps} was not told{more}"
+    return ""
 
 
 def _lost_work(spec: TrialSpec, run: GangRun) -> tuple[str, str] | None:

@@ -54,6 +54,11 @@ def _ranks(spec: TrialSpec, run: GangRun, resolved: Mapping[str, Any]) -> Iterat
     if silent:
         yield f"{rank_names(sorted(silent))} showed nothing of what was built, so nothing proves what ran there"
         return
+    unfinished = [rank.rank for rank in run.ranks if rank.last_event != "finished"]
+    if unfinished:
+        who = rank_names(unfinished)
+        yield f"{who} left with status 0 without the proof that comes last, so nothing proves what ran there"
+        return
     for claim in run.claims:
         who = rank_names(claim.ranks)
         for difference in _settings(spec.settings, _mapping(claim.shown, "settings")):

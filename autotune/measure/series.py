@@ -1,13 +1,14 @@
 """Step-time series from files: JSON lines with ``step`` and ``step_time_s``, such as a trial's ``steps.jsonl``."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import RequestError
-from autotune.measure.steady import FEWEST_STEPS
+from autotune.measure.steady import FEWEST_STEPS, SteadySteps
 
 LONGEST_LINE_BYTES = 1 << 20
 """A line longer than this is no step record; reading stops there, whatever the size of the file."""
@@ -63,6 +64,34 @@ def read_series(path: Path) -> StepSeries:
             hint="measure more steps; from 40 on, differences of a few percent show",
         )
     return StepSeries(tuple(steps), tuple(times))
+
+
+def set_aside_in_words(steady: SteadySteps, steps: Sequence[int]) -> str:
+    """Which steps do not count, and why: ``warm-up steps 1-3, pause step 17``; empty when all do.
+
+    Args:
+        steady: The choice.
+        steps: The number of every step of the series.
+    """
+    return ", ".join(
+        f"{part.reason.replace('_', '-')} {_ranges([steps[place] for place in part.places], part.places)}"
+        for part in steady.set_aside
+    )
+
+
+def _ranges(steps: Sequence[int], places: Sequence[int], most: int = 6) -> str:
+    """``steps 1-3 and 17``: neighbouring places as one range, the first few of many."""
+    groups: list[tuple[int, int]] = []
+    for index, step in enumerate(steps):
+        if index and places[index] == places[index - 1] + 1:
+            groups[-1] = (groups[-1][0], step)
+        else:
+            groups.append((step, step))
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in groups]
+    if len(shown) > most:
+        shown[most:] = [f"{len(shown) - most} more"]
+    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"step{'s' * (len(steps) > 1)} {listed}"
 
 
 def _record(line: bytes, place: str, last: int | None) -> tuple[int, float]:

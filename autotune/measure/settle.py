@@ -1,15 +1,73 @@
 """What a study makes of an outcome that it cannot see from one run alone: pure functions of the study's outcomes.
 
-A crash or a hang counts against the settings only when it was seen on other nodes too, where there are others. And a
-run that finished is complete only if it trained to the baseline's numbers.
+A crash or a hang counts against the settings only when it was seen on other nodes too, where there are others. What
+says nothing of the settings runs again, but not for ever. And a run that finished is complete only if it trained to the
+baseline's numbers.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autotune.measure.outcome import TrialOutcome, TrialState
-from autotune.measure.parity import out_of_parity
+from autotune.measure.parity import begin_alike, out_of_parity
 from autotune_policies.settings import Settings
+from autotune_trials.spec import Contract
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a run must train like.
+
+    Attributes:
+        baseline: The baseline's settings.
+        contract: What all trials hold fixed.
+        program: Kind of trial program.
+        device: What ranks run on, ``cpu`` or ``cuda``.
+    """
+
+    baseline: Settings
+    contract: Contract
+    program: str
+    device: str
+
+
+MOST_RUNS = {TrialState.LOST: 2, TrialState.CONTAMINATED: 3}
+"""Runs of one point that ended so, and say nothing of it, after which it is given up."""
+
+
+def settled(
+    outcome: TrialOutcome, outcomes: Iterable[TrialOutcome], reference: Reference, hosts: Iterable[str]
+) -> TrialOutcome:
+    """What a study makes of how a gang ended.
+
+    Args:
+        outcome: How the trial ended, in its gang's own word.
+        outcomes: The study's outcomes before it.
+        reference: What a run must train like.
+        hosts: All hosts that could have run it.
+    """
+    earlier = list(outcomes)
+    in_question = given_up(in_doubt_lost(outcome, earlier, hosts), earlier)
+    return against_baseline(in_question, earlier, reference)
+
+
+def given_up(outcome: TrialOutcome, earlier: Iterable[TrialOutcome]) -> TrialOutcome:
+    """An outcome that says nothing of its settings, never to be run again where too many runs of them ended so.
+
+    Runs that somebody stopped are not counted: nothing went wrong there.
+    """
+    if not outcome.state.runs_again or outcome.cause == "cancelled":
+        return outcome
+    runs = [
+        past.trial
+        for past in earlier
+        if past.trial != outcome.trial and past.state.runs_again and past.cause != "cancelled"
+        and past.settings == outcome.settings
+    ]  # fmt: skip
+    if len(runs) + 1 < MOST_RUNS[outcome.state]:
+        return outcome
+    trials = ", ".join(map(str, [*runs, outcome.trial]))
+    return replace(_noted(outcome, f"given up, no run of it was undisturbed (trials {trials})"), retry="never")
 
 
 def seen_before(outcomes: Iterable[TrialOutcome], settings: Settings) -> list[TrialOutcome]:
@@ -51,24 +109,26 @@ def in_doubt_lost(outcome: TrialOutcome, earlier: Iterable[TrialOutcome], hosts:
     )
 
 
-def against_baseline(outcome: TrialOutcome, outcomes: Iterable[TrialOutcome], baseline: Settings, precision: str,
-                     ) -> TrialOutcome:  # fmt: skip
+def against_baseline(outcome: TrialOutcome, outcomes: Iterable[TrialOutcome], reference: Reference) -> TrialOutcome:
     """A complete outcome as INFEASIBLE where it trained to other numbers than the baseline; any other unchanged.
 
     Args:
         outcome: How the trial ended.
-        outcomes: The study's outcomes, the baseline's among them if it has ended.
-        baseline: The baseline's settings.
-        precision: The contract's.
+        outcomes: Other outcomes, the baseline's among them if it has ended.
+        reference: What a run must train like.
     """
-    if outcome.state is not TrialState.COMPLETE or outcome.settings == baseline:
+    if outcome.state is not TrialState.COMPLETE or outcome.settings == reference.baseline:
         return outcome
-    reference = next(
-        (other for other in outcomes if other.settings == baseline and other.state is TrialState.COMPLETE), None
-    )
-    if reference is None:
+    complete = (other for other in outcomes if other.state is TrialState.COMPLETE)
+    theirs = next((other for other in complete if other.settings == reference.baseline), None)
+    if theirs is None:
         return outcome
-    difference = out_of_parity(precision, outcome.losses, outcome.grad_norms, reference.losses, reference.grad_norms)
+    alike = begin_alike(outcome.settings, reference.baseline, reference.contract, reference.program, reference.device)
+    difference = out_of_parity(
+        reference.contract.precision,
+        outcome.losses, outcome.grad_norms, theirs.losses, theirs.grad_norms, alike=alike,
+        same_micro_batches=outcome.settings.get("micro_batch_size") == theirs.settings.get("micro_batch_size"),
+    )  # fmt: skip
     if not difference:
         return outcome
     return outcome.because("out_of_parity", TrialState.INFEASIBLE, f"out of parity: {difference}", 1.0)

@@ -31,6 +31,12 @@ FEWEST_STEPS = 4
 _PAUSE = 0.03
 """A single step less than this off its surroundings is never set aside (about 3 %); a median bears such steps."""
 
+_APART = 4.0
+"""How many times further off than the next step a pause must be."""
+
+_HARDLY_ANY = 1 / 100
+"""Share of steps that may go wherever they are: it moves a median by a small part of what chance does."""
+
 _SHIFT = 0.03
 """A stretch less than this off the rest is never set aside: it shows as dependence, and widens the interval."""
 
@@ -102,6 +108,11 @@ class SteadySteps:
     set_aside: tuple[SetAside, ...]
     off_level: int = 0
     unsteady: str = ""
+
+    @property
+    def steps(self) -> int:
+        """All steps of the series."""
+        return len(self.places) + sum(len(part.places) for part in self.set_aside)
 
 
 def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
@@ -211,13 +222,22 @@ def _warm_up(values: Sequence[float]) -> int:
 
 
 def _pauses(values: Sequence[float]) -> list[int]:
-    """Steps far off the median of their neighbours on both sides."""
+    """Steps far off the median of their neighbours on both sides, and hardly any or much further off than all others.
+
+    A tail has steps at all distances. To cut a part of the steps off that matters would favour the run whose tail
+    happened to be the rarer one.
+    """
     bound = max(_PAUSE, _SIGMAS * noise(values).step)
-    return [
-        place
+    off = [
+        abs(value - median(values[max(0, min(place - 3, len(values) - 7)) : max(place + 4, 7)]))
         for place, value in enumerate(values)
-        if abs(value - median(values[max(0, min(place - 3, len(values) - 7)) : max(place + 4, 7)])) > bound
     ]
+    order = sorted(range(len(values)), key=off.__getitem__, reverse=True)
+    far = sum(distance > bound for distance in off)
+    if far > _HARDLY_ANY * len(values):
+        steps = enumerate(pairwise(order[: far + 1]), start=1)
+        far = max((rank for rank, (step, next_step) in steps if off[step] >= _APART * off[next_step]), default=0)
+    return order[:far]
 
 
 def _off_level(values: Sequence[float]) -> tuple[list[int], int]:

@@ -156,8 +156,10 @@ def judge_study(
     new_epoch = recorded.fingerprint != surroundings.fingerprint
     against_record = None
     if not new_epoch:
-        against_record = ratio_of_timings(timing_of_steps(_measured(ours)), recorded.step_time, tolerance)
-    against_rival = ratio_of_series(_measured(ours), _measured(rival), tolerance) if rival else None
+        against_record = ratio_of_timings(timing_of_steps(ours.counted_step_times_s), recorded.step_time, tolerance)
+    against_rival = None
+    if rival:
+        against_rival = ratio_of_series(ours.measured_step_times_s, rival.measured_step_times_s, tolerance)
     if against_record is None and against_rival is None:
         raise RequestError(
             f"study {request.study!r} ran on another stack ({_changes(recorded, surroundings)}) and has nothing else "
@@ -215,10 +217,6 @@ def _changes(recorded: Recorded, surroundings: Surroundings) -> str:
     changed = changed_stack(recorded, surroundings.stack)
     said = ", ".join(f"{name} {was or 'none'} -> {now or 'none'}" for name, (was, now) in changed.items())
     return said or "same versions, other machines or drivers"
-
-
-def _measured(outcome: TrialOutcome) -> Sequence[float]:
-    return outcome.step_times_s[-outcome.steps_used :]
 
 
 def _step_time_s(outcome: TrialOutcome) -> float:

@@ -73,7 +73,7 @@ class Progress:
 
     def ended(self, outcome: TrialOutcome) -> None:
         """A trial ended, launched or not."""
-        if outcome.state.launched and not outcome.state.runs_again:
+        if outcome.state.launched and not outcome.runs_again:
             self._bar.advance(self._task)
         if outcome.state is TrialState.COMPLETE:
             assert outcome.tokens_per_s_per_gpu is not None

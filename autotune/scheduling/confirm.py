@@ -5,11 +5,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.measure.confirmation import NextRun, confirmation_folder, next_run, recorded_runs
+from autotune.measure.confirmation import NextRun, confirmation_folder, in_parity, next_run, recorded_runs
 from autotune.measure.outcome import TrialOutcome
 from autotune.request import TuneRequest
+from autotune.scheduling.quarantine import quarantined
 from autotune.scheduling.remeasure import measure_again, shared_group
-from autotune.scheduling.trainable import placement
+from autotune.scheduling.trainable import placement, require_healthy
 from autotune_policies.settings import Settings
 from autotune_trials.spec import TrialSpec
 
@@ -19,7 +20,8 @@ def confirm(
     finalists: Mapping[int, TrialOutcome],
     fingerprint: str,
     *,
-    refusal: Callable[[NextRun], str | None],
+    baseline: TrialOutcome | None,
+    refusal: Callable[[int], str | None],
     on_end: Callable[[TrialOutcome], None] = lambda _: None,
 ) -> str | None:
     """Run what the plan of the confirmation still misses; each run leaves its record in the study's folder.
@@ -28,33 +30,41 @@ def confirm(
         request: What is tuned.
         finalists: Their outcomes in the search by trial number, fastest first.
         fingerprint: Of the present epoch.
-        refusal: Why a run must not be launched any more, None when it may.
+        baseline: Its run in the search, whose numbers every run must train to; None where it did not complete.
+        refusal: Why a run of so many steps must not be launched any more, None when it may.
         on_end: Called with every outcome.
 
     Returns:
         Why it stopped before its end; None when the plan is fulfilled.
 
     Raises:
-        ClusterError: no room on the cluster.
+        ClusterError: no room on the cluster, or too few nodes outside quarantine.
         RunError: one run was lost or disturbed too often.
     """
     folder = confirmation_folder(request, fingerprint, list(finalists))
-    plan, contract = request.effort.confirm, request.contract
+    plan = request.effort.confirm
     runs = recorded_runs(folder)
-    run = next_run(plan, contract, list(finalists), runs)
-    if run is None:
-        return None
-    # A lease that a run of an earlier session had is gone; later rounds are comparable within themselves.
-    first = _spec(request, finalists[run.trial].settings, run)
-    with shared_group(placement(_config(first, folder, finalists.values()))) as group:
-        while run is not None:
-            refused = refusal(run)
-            if refused is not None:
-                return refused
-            spec = _spec(request, finalists[run.trial].settings, run)
-            outcome = measure_again(spec, folder / f"{run.index:02d}", fingerprint, group, on_end)
-            runs[run.index] = outcome
-            run = next_run(plan, contract, list(finalists), runs)
+
+    def settle(outcome: TrialOutcome) -> TrialOutcome:
+        return in_parity(request, outcome, runs.values(), baseline)
+
+    # A lease that an earlier session had is gone, and so is one with a node that is in quarantine by now; later rounds
+    # are comparable within themselves.
+    while (run := next_run(plan, list(finalists), runs)) is not None:
+        first = _spec(request, finalists[run.trial].settings, run)
+        require_healthy(first, request.folder)
+        with shared_group(placement(_config(first, folder, finalists.values()))) as group:
+            while run is not None:
+                if (refused := refusal(run.steps)) is not None:
+                    return refused
+                spec = _spec(request, finalists[run.trial].settings, run)
+                into = folder / f"{run.index:02d}"
+                outcome = measure_again(spec, into, fingerprint, group, on_end, settle=settle)
+                if not outcome.state.runs_again:
+                    runs[run.index] = outcome
+                if any(node.host in outcome.hosts for node in quarantined(request.folder)):
+                    break
+                run = next_run(plan, list(finalists), runs)
     return None
 
 

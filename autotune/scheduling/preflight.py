@@ -10,10 +10,10 @@ from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.scheduling.environment import prepare
 from autotune_trials.facts import fingerprint
-from autotune_trials.node import scratch
 from autotune_trials.preflight.exchange import PERMUTE_FUSION
 from autotune_trials.preflight.node import EXCHANGE_TIMEOUT_S, NodeReport, inspect_node
 from autotune_trials.probe import MODULE_PREFIX
+from autotune_trials.scratch import scratch
 
 PROBE_TIMEOUT_S = 120.0
 """Importing a backend takes seconds; on a cold file system a minute. Longer is a hang."""
@@ -45,6 +45,21 @@ class Preflight:
                     reason = f"{verdict['error']}: {verdict['reason']}"
                     reasons.setdefault(backend, {}).setdefault(reason, []).append(node.host)
         return {backend: "; ".join(self._said(*item) for item in found.items()) for backend, found in reasons.items()}
+
+    @property
+    def untried(self) -> dict[str, str]:
+        """What could not be tried, by backend that nothing speaks against: it counts as available all the same."""
+        reasons: dict[str, dict[str, list[str]]] = {}
+        for node in self.nodes:
+            for backend, verdict in node.verdicts.items():
+                for level, why in verdict["untried"].items():
+                    reasons.setdefault(backend, {}).setdefault(f"{level}: {why}", []).append(node.host)
+        unavailable = self.unavailable
+        return {
+            backend: "; ".join(self._said(*item) for item in found.items())
+            for backend, found in reasons.items()
+            if backend not in unavailable
+        }
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -203,4 +218,4 @@ def _look(backends: list[str], env: dict[str, str], timeout_s: float, cached: bo
     """One node, seen from itself."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # Ray hides GPUs from a task that holds none; trials will have them
-    return inspect_node(backends, env, timeout_s, scratch() if cached else None)
+    return inspect_node(backends, env, timeout_s, scratch(), cached=cached)

@@ -19,7 +19,7 @@ def profile(
     subjects: Mapping[str, TrialOutcome],
     fingerprint: str,
     *,
-    refusal: Callable[[], str | None],
+    refusal: Callable[[int], str | None],
     on_end: Callable[[TrialOutcome], None] = lambda _: None,
 ) -> str | None:
     """Make the profiled runs that are still missing; each leaves its record in the study's folder.
@@ -28,7 +28,7 @@ def profile(
         request: What was tuned.
         subjects: The trials by role, ``baseline`` and ``winner``; they may be one.
         fingerprint: Of the present epoch.
-        refusal: Why a run must not be launched any more, None when it may.
+        refusal: Why a run of so many steps must not be launched any more, None when it may.
         on_end: Called with the outcome of every run.
 
     Returns:
@@ -41,7 +41,7 @@ def profile(
         folder = profile_folder(request, fingerprint, outcome.trial)
         if is_made(folder):
             continue
-        if (refused := refusal()) is not None:
+        if (refused := refusal(request.contract.steps)) is not None:
             return refused
         folder.mkdir(parents=True, exist_ok=True)
         spec = _spec(request, outcome)

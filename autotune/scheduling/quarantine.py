@@ -6,12 +6,13 @@ at a node takes it back by removing its file.
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from autotune.errors import ClusterError
 from autotune.files import write_atomically
 from autotune.measure.disturbance import Sick
 
@@ -42,7 +43,7 @@ def put_in_quarantine(study: Path, sick: Iterable[Sick], trial: int) -> None:
         OSError: the folder cannot be written.
     """
     for node in sick:
-        path = study / FOLDER / f"{quote(node.host, safe='')}.json"
+        path = _path(study, node.host)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             entry = {"host": node.host, "reason": node.reason, "trial": trial, "since": time.time()}
@@ -60,6 +61,20 @@ def quarantined(study: Path) -> tuple[Quarantined, ...]:
     return tuple(_entry(path) for path in sorted((study / FOLDER).glob("*.json")))
 
 
+def refuse_quarantined(study: Path, hosts: Collection[str]) -> None:
+    """Refuse to run on hosts of which one is in quarantine.
+
+    Raises:
+        ClusterError: naming the file to remove when the host was looked at.
+    """
+    for node in quarantined(study):
+        if node.host in hosts:
+            raise ClusterError(
+                f"node {node.host} is in quarantine: {node.reason}",
+                hint=f"have it checked, then remove {_path(study, node.host)}",
+            )
+
+
 def excluded_nodes(nodes: Iterable[dict[str, Any]], hosts: Iterable[str]) -> list[str]:
     """Ids of the Ray nodes on these hosts.
 
@@ -75,6 +90,10 @@ def label_selector(node_ids: Iterable[str], bundles: int) -> list[dict[str, str]
     """A placement group's selector that keeps every bundle off these nodes; empty when there are none."""
     ids = ",".join(sorted(node_ids))
     return [{"ray.io/node-id": f"!in({ids})"}] * bundles if ids else []
+
+
+def _path(study: Path, host: str) -> Path:
+    return study / FOLDER / f"{quote(host, safe='')}.json"
 
 
 def _entry(path: Path) -> Quarantined:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -14,8 +14,9 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from autotune.scheduling.gang import GangLost
-from autotune_trials.leftovers import tidy
-from autotune_trials.node import NodeRanks, free_port, scratch
+from autotune_trials.leftovers import claim, tidy
+from autotune_trials.node import NodeRanks, free_port
+from autotune_trials.scratch import scratch
 from autotune_trials.spec import TrialSpec
 from autotune_trials.status import NodeStatus
 
@@ -41,6 +42,7 @@ class NodeWorker:
     def __init__(self) -> None:
         self._ranks: NodeRanks | None = None
         self._work_dir: Path | None = None
+        self._owner: IO[bytes] | None = None
 
     def endpoint(self) -> tuple[str, int]:
         """Address and free port for rank 0's rendezvous."""
@@ -51,6 +53,7 @@ class NodeWorker:
         spec = TrialSpec.from_json(spec_json)
         name = f"{spec.study}-{spec.trial:04d}-{os.getpid()}-node-{node_rank}"
         self._work_dir = scratch() / "gangs" / name
+        self._owner = claim(self._work_dir)
         self._ranks = NodeRanks(spec, node_rank=node_rank, work_dir=self._work_dir, master=master, **options)
         self._ranks.start()
 
@@ -73,6 +76,8 @@ class NodeWorker:
         self.kill(stacks=False)
         if self._work_dir is not None:
             tidy(self._work_dir, failed=failed)
+        if self._owner is not None:
+            self._owner.close()
 
 
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(NodeWorker)

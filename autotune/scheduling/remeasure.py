@@ -1,5 +1,6 @@
 """Runs given trials one after another on the same nodes: for comparing, not for searching."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,10 +12,12 @@ from ray.util import remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from autotune.errors import ClusterError, RunError
+from autotune.files import write_atomically
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.scheduling.preflight import preflight_ray
+from autotune.scheduling.quarantine import quarantined, refuse_quarantined, study_folder
 from autotune.scheduling.ray_gang import RayGang
 from autotune.scheduling.session import ray_session
 from autotune.scheduling.trainable import execute, placement
@@ -56,10 +59,12 @@ def measure_in_turns(
             )
         on_ready(surroundings)
         with shared_group(placement({"spec": asdict(specs[0])})) as group:
-            outcomes = [
-                measure_again(spec, request.trial_folder(spec.trial), surroundings.fingerprint, group, on_end)
-                for spec in specs
-            ]
+            outcomes = []
+            for spec in specs:
+                folder = request.trial_folder(spec.trial)
+                outcomes.append(measure_again(spec, folder, surroundings.fingerprint, group, on_end))
+                if outcomes[-1].state.runs_again:
+                    refuse_quarantined(study_folder(folder), outcomes[-1].hosts)
     return surroundings, outcomes
 
 
@@ -89,6 +94,8 @@ def measure_again(
     fingerprint: str,
     group: PlacementGroup,
     on_end: Callable[[TrialOutcome], None] = lambda _: None,
+    *,
+    settle: Callable[[TrialOutcome], TrialOutcome] = lambda outcome: outcome,
 ) -> TrialOutcome:
     """Run one trial in a placement group; one that was lost or disturbed is run again, and a crash or hang once.
 
@@ -98,15 +105,23 @@ def measure_again(
         fingerprint: Key of the compile caches.
         group: Where it runs.
         on_end: Called with every outcome.
+        settle: What is made of an outcome beside others; it stands in the record too.
+
+    Returns:
+        How it ended; one that is to be run again only where a node of the group is in quarantine by now.
 
     Raises:
         RunError: it was lost or disturbed too often.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(_MOST_LOST):
-        outcome = execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder)
+        raw = execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder)
+        outcome = settle(raw)
+        if outcome != raw:
+            write_atomically(folder / "outcome.json", json.dumps(outcome.to_dict(), indent=1).encode())
         on_end(outcome)
         first_sighting = attempt == 0 and outcome.state is TrialState.INFEASIBLE and outcome.retry == "elsewhere"
-        if not outcome.state.runs_again and not first_sighting:
+        sick = {node.host for node in quarantined(study_folder(folder))}
+        if not (outcome.state.runs_again or first_sighting) or sick.intersection(outcome.hosts):
             return outcome
     raise RunError(f"run {spec.trial} was {outcome.state} {_MOST_LOST} times, at last because {outcome.reason}")

@@ -20,7 +20,7 @@ from ray.job_config import JobConfig
 
 from autotune.errors import ClusterError
 from autotune.request import TuneRequest
-from autotune.scheduling.quarantine import FOLDER, quarantined
+from autotune.scheduling.quarantine import FOLDER, quarantined, refuse_quarantined
 from autotune.scheduling.ray_gang import RANK_RESOURCE
 from autotune_trials.facts import gpu_names
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor
@@ -191,6 +191,7 @@ def _check_answers(address: str) -> None:
 
 
 def _check_this_machine(request: TuneRequest) -> None:
+    refuse_quarantined(request.folder, (socket.gethostname(),))
     gang = request.gang
     if gang.device == "cpu":
         if gang.num_nodes > 1:

@@ -44,13 +44,13 @@ def placement(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     # Named after the study, not the trial: a name of its own would cost each trial a new group and a new worker.
     strategy = "STRICT_SPREAD" if spec.gang.num_nodes > 1 else "PACK"
     bundles = [{}, *[node_bundle(spec)] * spec.gang.num_nodes]
-    selector = label_selector(_kept_off(config, spec.gang.num_nodes), spec.gang.num_nodes)
+    selector = label_selector(_kept_off(config, spec), spec.gang.num_nodes)
     # Without a selector none is given: it would make another request of what is the same.
     more = {"bundle_label_selector": selector} if selector else {}
     return tune.PlacementGroupFactory(bundles, strategy=strategy, name=spec.study, **more)
 
 
-def _kept_off(config: Mapping[str, Any], num_nodes: int) -> list[str]:
+def _kept_off(config: Mapping[str, Any], spec: TrialSpec) -> list[str]:
     """Ids of the nodes that the gang must not run on: those in quarantine, and where its settings failed before.
 
     Where too few others are left it may run where it failed before; too few without those in quarantine end the run.
@@ -61,16 +61,25 @@ def _kept_off(config: Mapping[str, Any], num_nodes: int) -> list[str]:
     avoided = list(config.get("avoid_hosts", ()))
     if not sick and not avoided:
         return []
-    nodes = ray.nodes()
-    alive = sum(bool(node["Alive"]) for node in nodes)
+    nodes = _able(spec)
     for hosts in ([*sick, *avoided], sick):
         excluded = excluded_nodes(nodes, hosts)
-        if alive - len(excluded) >= num_nodes:
+        if len(nodes) - len(excluded) >= spec.gang.num_nodes:
             return excluded
     return []
 
 
-def _require_healthy(spec: TrialSpec, study: Path) -> None:
+def _able(spec: TrialSpec) -> list[dict[str, Any]]:
+    """The living nodes that can hold a node's share of the gang; a head without GPUs is none of them."""
+    bundle = node_bundle(spec)
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and all(node["Resources"].get(name, 0) >= share for name, share in bundle.items())
+    ]
+
+
+def require_healthy(spec: TrialSpec, study: Path) -> None:
     """Tune would wait for ever for nodes that are not there, so the gang was placed anywhere.
 
     Raises:
@@ -79,12 +88,11 @@ def _require_healthy(spec: TrialSpec, study: Path) -> None:
     sick = quarantined(study)
     if not sick:
         return
-    nodes = ray.nodes()
-    alive = sum(bool(node["Alive"]) for node in nodes)
+    nodes = _able(spec)
     out = excluded_nodes(nodes, [node.host for node in sick])
-    if alive - len(out) < spec.gang.num_nodes:
+    if len(nodes) - len(out) < spec.gang.num_nodes:
         raise ClusterError(
-            f"{spec.gang.num_nodes} nodes are needed, but {len(out)} of {alive} are in quarantine: "
+            f"{spec.gang.num_nodes} nodes are needed, but {len(out)} of {len(nodes)} are in quarantine: "
             + "; ".join(f"{node.host}: {node.reason}" for node in sick),
             hint=f"have them checked, then remove their files from {study / FOLDER}",
         )
@@ -104,7 +112,7 @@ def run_trial(config: Mapping[str, Any]) -> None:
     """
     try:
         spec = spec_from(config["spec"])
-        _require_healthy(spec, study_folder(Path(config["trial_dir"])))
+        require_healthy(spec, study_folder(Path(config["trial_dir"])))
         gang = RayGang(argv=config.get("argv"), fingerprint=config.get("fingerprint"))
         outcome = execute(gang, spec, Path(config["trial_dir"]))
     # Tune would keep these to itself: the driver would learn only that the trial failed.

@@ -9,12 +9,13 @@ from itertools import chain
 
 from autotune.constraint.check import check, only_suspect
 from autotune.constraint.rule import Violation, candidate
-from autotune.errors import RequestError
+from autotune.errors import ClusterError, RequestError
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.space.parameters import Point, SearchSpace
 from autotune_policies.settings import Settings
+from autotune_trials.probe import MODULE_PREFIX
 
 _ENUMERABLE = 200_000
 _DRAWS = 500
@@ -103,6 +104,33 @@ def require_legal_baseline(request: TuneRequest, stack: Mapping[str, str] | None
             f"{_also(broken[1:])}",
             hint="choose another number with --gpus, or another baseline in a model file of your own",
         )
+
+
+def require_runnable(request: TuneRequest, surroundings: Surroundings) -> None:
+    """Refuse machines on which no trial can run, or nothing that the others could be compared with.
+
+    Args:
+        request: What is tuned, with what is pinned here.
+        surroundings: What preflight found.
+
+    Raises:
+        ClusterError: the recipe or the baseline's dispatcher cannot be used here.
+        RequestError: the baseline breaks a rule on this stack.
+    """
+    for name in request.recipe.modules if request.recipe is not None else ():
+        reason = surroundings.unavailable.get(f"{MODULE_PREFIX}{name}")
+        if reason is not None:
+            raise ClusterError(
+                f"the recipe cannot run here: {name} cannot be imported: {reason}",
+                hint="install megatron-bridge, and the recipe's own package, on every node",
+            )
+    dispatcher = str(request.settings(request.space.baseline)["dispatcher"])
+    if dispatcher in surroundings.unavailable:
+        raise ClusterError(
+            f"the baseline's dispatcher {dispatcher} cannot run here: {surroundings.unavailable[dispatcher]}",
+            hint="pip install 'moe-autotune[trial]' on every node",
+        )
+    require_legal_baseline(request, surroundings.stack)
 
 
 def untried(

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,13 +13,13 @@ from autotune.errors import RunError
 from autotune.files import write_atomically
 from autotune.measure.account import remaining_s
 from autotune.measure.outcome import TrialOutcome, TrialState
-from autotune.measure.settle import hosts_to_avoid, in_doubt_lost
+from autotune.measure.settle import hosts_to_avoid
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
-from autotune.search.proposal import Proposal
+from autotune.search.proposal import Proposal, digest
 from autotune.search.study import Study
 
-_MOST_LOST = 3  # as often as one point is tried; more is the cluster's fault, and would burn its hours
+_MOST_LOST = 3  # different points; more is the cluster's fault, and would burn its hours
 
 
 class StudySearcher(Searcher):
@@ -30,7 +30,7 @@ class StudySearcher(Searcher):
     Attributes:
         exhausted: Whether the space had no further point.
         stopped: Why no further trial was launched though the study wanted one: budget, wall time, no expected gain.
-        problem: Why the run cannot go on: a failure outside the gang, or too many lost trials in a row.
+        problem: Why the run cannot go on: a failure outside the gang, or too many points in a row that were lost.
 
     Args:
         study: The study, entered.
@@ -40,7 +40,6 @@ class StudySearcher(Searcher):
         on_end: Called with every outcome, launched or not.
         clock: Unix time, for the deadline of the run.
         stop_at_s: The deadline as Unix time; None = there is none.
-        hosts: Where trials may run: a crash of a first sighting runs again on another of them.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class StudySearcher(Searcher):
         on_end: Callable[[TrialOutcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         stop_at_s: float | None = None,
-        hosts: Sequence[str] = (),
     ) -> None:
         super().__init__(metric=None, mode=None)
         self._study = study
@@ -63,11 +61,10 @@ class StudySearcher(Searcher):
         self._on_end = on_end
         self._clock = clock
         self._stop_at_s = stop_at_s
-        self._hosts = hosts
         self._running: dict[str, Proposal] = {}
         self._reported = {outcome.trial for outcome in study.outcomes()}
         self._recorded: dict[int, TrialOutcome] = {}
-        self._lost_in_a_row = 0
+        self._lost: dict[str, TrialOutcome] = {}  # since the last trial that was not, by point
         self.exhausted = False
         self.stopped: str | None = None
         self.problem: RunError | None = None
@@ -109,13 +106,18 @@ class StudySearcher(Searcher):
                 self.problem = RunError(failure, hint=(result or {}).get("hint"))
             reason = failure.strip().splitlines()[-1] if failure else "the trial's worker died with its outcome"
             outcome = TrialOutcome(proposal.trial, TrialState.LOST, proposal.settings, reason=reason)
-        self._lost_in_a_row = self._lost_in_a_row + 1 if outcome.state is TrialState.LOST else 0
-        if self._lost_in_a_row >= _MOST_LOST and self.problem is None:
+        if outcome.state is not TrialState.LOST:
+            self._lost.clear()
+        elif outcome.cause != "sick_node":  # that one is in quarantine, and the others are well
+            self._lost[digest(outcome.settings)] = outcome
+        if len(self._lost) >= _MOST_LOST and self.problem is None:
+            hosts = sorted({host for lost in self._lost.values() for host in lost.hosts})
             self.problem = RunError(
-                f"{_MOST_LOST} trials in a row were lost, the last one because {outcome.reason}",
+                f"{len(self._lost)} different points in a row were lost (on {', '.join(hosts) or 'unknown hosts'}), "
+                f"the last one because {outcome.reason}",
                 hint="the study keeps what had finished; look at the nodes in the Ray dashboard",
             )
-        self._study.tell(in_doubt_lost(outcome, self._study.outcomes(), self._hosts))
+        self._study.tell(outcome)
         self._report_new()
 
     def save(self, checkpoint_path: str) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import IO, Any
 
 import optuna
 
-from autotune.errors import RunError, StudyError
+from autotune.errors import ClusterError, RequestError, RunError, StudyError
 
 _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "ceph")
 _SQLITE = "sqlite:///"
@@ -61,6 +62,18 @@ def storage_errors() -> Iterator[None]:
         raise RunError(
             f"the study storage failed: {_first_line(cause)}", hint="make room, then the same command goes on"
         ) from error
+
+
+@contextmanager
+def leaving_no_empty_study(folder: Path) -> Iterator[None]:
+    """A request that is refused leaves no study behind."""
+    existed = folder.exists()
+    try:
+        yield
+    except (ClusterError, RequestError):
+        if not existed:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class _Connection(sqlite3.Connection):

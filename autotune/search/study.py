@@ -2,12 +2,14 @@
 
 Every trial is told, whatever its end. Only COMPLETE ones carry values; what cannot run is told as Optuna's PRUNED with
 a constraint above zero, from which the sampler learns to stay away. Optuna's FAIL, which samplers ignore, is kept for
-ends that say nothing about the settings (LOST, CONTAMINATED); the same point is then queued again.
+ends that say nothing about the settings (LOST, CONTAMINATED); the same point is then queued again, a few times.
+
+The baseline comes first, and alone: what is compared with it is launched when its end is known.
 """
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,28 +18,25 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 
 from autotune.constraint.probing import may_probe
-from autotune.errors import StudyError
 from autotune.measure.account import Account, account_of
 from autotune.measure.confirmation import confirmation_gpu_s
-from autotune.measure.difference import differences
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.profile import profile_gpu_s
-from autotune.measure.settle import against_baseline
+from autotune.measure.settle import Reference, settled
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.search.epochs import SURROUNDINGS, Epoch, epochs_of
+from autotune.search.identity import check_identity
 from autotune.search.proposal import Proposal, digest, probes, screen, untried, violations
 from autotune.search.sampler import PointSampler, decode, distribution, encode
 from autotune.search.storage import open_storage
 from autotune.space.parameters import Point
-from autotune_trials.spec import model_from
 
 DIRECTIONS = (optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE)
 """Tokens per second per GPU up, peak memory down."""
 
 _VIOLATION = "violation"  # the one constraint key: Optuna wants the same keys in every trial
 _REFUSED_PER_LAUNCH = 3  # so many refusals teach the sampler; after them it draws again until a point is legal
-_RETRIES = 2
 _LEAST_VIOLATION = 1e-9
 
 
@@ -63,6 +62,7 @@ class Study:
         self._tried: dict[str, int] = {}
         self._running: dict[int, bool] = {}  # launched and not ended; whether it probes suspect rules
         self._open: dict[int, optuna.trial.Trial] = {}
+        self._hosts: tuple[str, ...] = ()
         self._only_legal = False
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(
@@ -74,17 +74,22 @@ class Study:
                 request.space.parameters, request.seed, self._worth_a_trial, self._untried, self._in_epoch
             ),
         )
-        self._check_identity()
+        check_identity(self._study, request)
         self._read(self._last_fingerprint())
 
-    def enter(self, surroundings: Surroundings) -> None:
+    def enter(self, surroundings: Surroundings, hosts: Iterable[str] = ()) -> None:
         """Continue on these machines with this software.
 
         Trials that were running when the last driver died are settled: from their recorded outcome if they got that
         far, else they are queued again. A fingerprint that the study has not seen opens a new epoch, which begins
         with the baseline and one start for each further dispatcher.
+
+        Args:
+            surroundings: What preflight found.
+            hosts: Where trials may run: a crash of a first sighting runs again on another of them.
         """
         self._surroundings = surroundings
+        self._hosts = tuple(hosts)
         self._request = replace(self._request, pinned=surroundings.pinned)
         self._baseline = self._request.settings(self._request.space.baseline)
         self._study.set_user_attr(SURROUNDINGS + surroundings.fingerprint, asdict(surroundings))
@@ -97,14 +102,17 @@ class Study:
         }
         self._masked = recorded & set(surroundings.unavailable)
         if not any(trial.user_attrs.get("fingerprint") == surroundings.fingerprint for trial in self._trials()):
-            for point in self._first_points(surroundings):
-                self._enqueue(point, {"fingerprint": surroundings.fingerprint})
+            marks = {"fingerprint": surroundings.fingerprint}
+            self._queue_first([(point, marks) for point in self._first_points(surroundings)])
 
     def next(self) -> Proposal | None:
         """The next point to launch; None when the space has nothing more that can run and was not tried.
 
-        Points that need no launch are answered on the way: refused by a rule, unavailable here, or known already.
+        None while the baseline runs, too. Points that need no launch are answered on the way: refused by a rule,
+        unavailable here, or known already.
         """
+        if self._tried.get(digest(self._baseline)) in self._running:
+            return None
         refused = 0
         while True:
             self._only_legal = refused >= _REFUSED_PER_LAUNCH
@@ -127,32 +135,35 @@ class Study:
         if trial is None:
             return
         self._running.pop(outcome.trial, None)
-        outcome = self._in_parity(outcome)
+        request = self._request
+        reference = Reference(self._baseline, request.contract, request.program, request.gang.device)
+        outcome = settled(outcome, self.outcomes(), reference, self._hosts)
         trial.set_user_attr("outcome", outcome.to_dict())
         self._outcomes[outcome.trial] = outcome
         if outcome.state is TrialState.UNAVAILABLE:
             self._masked.add(str(outcome.settings["dispatcher"]))
         self._close(trial, outcome)
-        if outcome.state.runs_again:
+        if outcome.runs_again:
             self._tried = {found: number for found, number in self._tried.items() if number != outcome.trial}
-            retries = int(trial.user_attrs.get("retries", 0))
-            if retries < _RETRIES:
-                self._enqueue(
-                    decode(self._request.space.parameters, trial.params),
-                    {"retry_of": outcome.trial, "retries": retries + 1},
-                )
+            point, marks = decode(self._request.space.parameters, trial.params), {"retry_of": outcome.trial}
+            if outcome.settings == self._baseline:
+                self._queue_first([(point, marks)])
+            else:
+                self._enqueue(point, marks)
 
     def outcomes(self) -> list[TrialOutcome]:
         """How the trials of the present epoch ended, in order; answered duplicates are not among them."""
-        return [self._in_parity(self._outcomes[number]) for number in sorted(self._outcomes)]
+        return [self._outcomes[number] for number in sorted(self._outcomes)]
 
-    def _in_parity(self, outcome: TrialOutcome) -> TrialOutcome:
-        """The outcome, compared with the baseline's numbers if those are known by now."""
-        return against_baseline(outcome, self._outcomes.values(), self._baseline, self._request.contract.precision)
+    @property
+    def baseline(self) -> TrialOutcome | None:
+        """The baseline's measurement; None where it has not completed."""
+        complete = (outcome for outcome in self.outcomes() if outcome.state is TrialState.COMPLETE)
+        return next((outcome for outcome in complete if outcome.settings == self._baseline), None)
 
     def launched(self) -> int:
         """Launched trials of the present epoch that count: ended, and not to be run again."""
-        return sum(outcome.state.launched and not outcome.state.runs_again for outcome in self._outcomes.values())
+        return sum(outcome.state.launched and not outcome.runs_again for outcome in self._outcomes.values())
 
     def account(self) -> Account:
         """What the study has cost, in all epochs, and what its next trial will."""
@@ -211,7 +222,7 @@ class Study:
         counted = [
             bool(probes(self._request, outcome.settings, self._here.stack))
             for outcome in self._outcomes.values()
-            if outcome.state.launched and not outcome.state.runs_again
+            if outcome.state.launched and not outcome.runs_again
         ]
         launches = [*counted, *self._running.values()]
         return may_probe(self._request.probe_rules, len(launches), sum(launches))
@@ -274,6 +285,7 @@ class Study:
                     point = decode(self._request.space.parameters, trial.params)
                     lost.append((point, {**marks, "retry_of": trial.number}))
             else:
+                self._read(str(trial.user_attrs.get("fingerprint", "")))  # it is judged beside those of its own epoch
                 self._open[trial.number] = optuna.trial.Trial(self._study, trial._trial_id)
                 self.tell(outcome)
         if lost:
@@ -295,24 +307,6 @@ class Study:
 
     def _enqueue(self, point: Point, marks: dict[str, Any]) -> None:
         self._study.enqueue_trial(encode(point), user_attrs=marks)
-
-    def _check_identity(self) -> None:
-        """Refuse a stored study of another request; compared as text, as JSON made it."""
-        mine = json.loads(json.dumps(self._request.identity()))
-        stored = self._study.user_attrs.get("identity")
-        if stored is None:
-            self._study.set_user_attr("identity", mine)
-            return
-        # A stored shape may be older than some of today's fields.
-        stored = {**stored, "model": asdict(model_from(stored["model"]))}
-        different = list(differences(stored, mine))
-        if different:
-            name, was, now = different[0]
-            more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-            raise StudyError(
-                f"study {self._request.study!r} holds {name}={was!r}, but this request has {now!r}{more}",
-                hint="choose another name with --study, or ask for what the study holds",
-            )
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -337,5 +331,5 @@ class Study:
                 continue
             outcome = TrialOutcome.from_dict(raw)
             self._outcomes[trial.number] = outcome
-            if not outcome.state.runs_again:
+            if not outcome.runs_again:
                 self._tried.setdefault(trial.user_attrs["digest"], trial.number)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.scheduling.gang import run_gang
+from autotune_trials.leftovers import claim
 
 DRIVER = Path(__file__).with_name("drive_gang.py")
 ROOT = Path(__file__).parents[2]
@@ -95,3 +96,7 @@ def test_a_killed_driver_leaves_nothing(make_spec, family, tmp_path, kind):
         driver.wait()
     assert family.gone()
     assert family.wait(lambda: not still_runs(owner, born), 10)
+    if kind == "ray":
+        [left] = (tmp_path / "gangs").glob("test-*")
+        claim(tmp_path / "gangs" / "next").close()
+        assert (left / "ended").exists(), "the next worker of the node sees that nobody holds it"

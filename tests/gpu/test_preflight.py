@@ -39,7 +39,7 @@ def test_a_node_is_inspected_and_every_verdict_has_a_reason_or_is_good(tmp_path:
     assert report.verdicts["alltoall"]["available"] is True, report.verdicts["alltoall"]
     assert all(each["available"] or each["reason"] for each in report.verdicts.values())
     if importlib.util.find_spec("transformer_engine") is None:
-        assert report.verdicts[PERMUTE_FUSION]["level"] == "permute"
+        assert report.verdicts[PERMUTE_FUSION]["level"] == "installed"
         assert report.verdicts[PERMUTE_FUSION]["available"] is False
     again = inspect_node(["alltoall"], {}, 120.0, tmp_path)
     assert again.verdicts["alltoall"] == report.verdicts["alltoall"]

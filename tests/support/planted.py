@@ -33,6 +33,7 @@ class HybridEPBuffer:
                               non_blocking=False, handle=None): pass
     def combine_with_unpermute(self, *, hidden, probs=None, handle=None, pad_multiple=None): pass
 """
+PERMUTATION = "moe_permute = moe_permute_with_probs = moe_unpermute = len\n"
 NVCC = "#!/bin/sh\nexit 0\n"
 FLAGS = "HAVE_DEEP_EP = {0}\nHAVE_HYBRIDEP = {0}\nHAVE_TE_EP = {0}\n"
 NVML = """

@@ -1,10 +1,12 @@
 """A launcher that trains nothing and prints what Megatron-LM prints: it obeys its arguments, or misbehaves as told.
 
-Rank 0 prints the arguments and its memory, the last rank the steps, each line in upstream's own shape.
+Rank 0 prints the arguments and its memory, the last rank the steps, each line in upstream's own shape. A behaviour may
+say which rank alone has it and in which step: ``hang@1:4``.
 """
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -30,7 +32,12 @@ def main() -> None:
     parser.add_argument("--behaviour", default="honest")
     own, others = parser.parse_known_args()
     fields = fields_of(others)
-    behaviour = own.behaviour
+    behaviour, _, where = own.behaviour.partition("@")
+    at_rank, _, at_step = where.partition(":")
+    if at_rank and int(at_rank) != RANK:
+        behaviour = "honest"
+    if behaviour.startswith(("import_", "abi_", "missing_")):
+        __import__("deep_ep")
     if behaviour == "lie_about_allgather":
         behaviour = "lie" if fields["moe_token_dispatcher_type"] == "allgather" else "honest"
     if behaviour == "lie":
@@ -48,17 +55,25 @@ def main() -> None:
         time.sleep(0.01)
         if behaviour == "die" and step == 4 and RANK == 1:
             raise RuntimeError("an expert has left the building")
-        if behaviour == "out_of_memory" and step == 2:
+        if behaviour == "out_of_memory" and step == int(at_step or 2):
             sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-        if behaviour == "hang" and step == 4:
-            time.sleep(3600)
+        if behaviour == "segfault" and step == int(at_step):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if behaviour == "hang" and step == int(at_step or 4):
+            wait_for_ever()
         if behaviour == "short" and step == 6:
             break
         if behaviour == "other_model" and step == own.train_iters:
             time.sleep(3600)
-        print_step(step, own, step_time_ms=10.0 * fields["micro_batch_size"], nan=behaviour == "nan" and step == 5)
+        nan = behaviour == "nan" and step == int(at_step or 5)
+        wrong = 0.9 * step if behaviour == "corrupted_loss" else 0.0
+        print_step(step, own, 10.0 * fields["micro_batch_size"], nan, wrong)
     if behaviour == "exit_3" and RANK == WORLD_SIZE - 1:
         sys.exit(3)
+
+
+def wait_for_ever() -> None:
+    time.sleep(3600)
 
 
 def fields_of(words: list[str]) -> dict[str, object]:
@@ -79,13 +94,13 @@ def print_arguments(fields: dict[str, object]) -> None:
     say("-------------------- end of arguments ---------------------")
 
 
-def print_step(step: int, own: argparse.Namespace, step_time_ms: float, nan: bool) -> None:
+def print_step(step: int, own: argparse.Namespace, step_time_ms: float, nan: bool, wrong: float) -> None:
     if RANK == 0 and step <= 2:
         memory = MEMORY_MIB * step
         peaks = f"allocated: {memory / 2:.2f} | max allocated: {memory:.2f} | reserved: {2 * memory:.2f}"
         say(f"[Rank 0] (after {step} iterations) memory (MB) | {peaks} | max reserved: {2 * memory:.2f}")
     if RANK == WORLD_SIZE - 1:
-        loss = "" if nan else f" lm loss: {7.0 - 0.1 * step:.6E} |"
+        loss = "" if nan else f" lm loss: {7.0 - 0.1 * step + wrong:.6E} |"
         say(f" [2026-01-02 03:04:05.678901] iteration {step:8d}/{own.train_iters:8d} |"
               f" consumed samples: {step * own.global_batch_size:12d} |"
               f" elapsed time per iteration (ms): {step_time_ms if step > 1 else 5e3:.1f} |"

@@ -1,12 +1,15 @@
 """A recipe and a training loop with the shape of Megatron-Bridge's, for machines without it.
 
 The container has Bridge's sections and Megatron-Core's fields; the loop builds a real Megatron-Core model from it,
-trains it on the CPU and calls the callbacks as Bridge does.
+trains it on the CPU and calls the callbacks as Bridge does. Its field ``fail`` says how it is to fail: ``build``,
+``fallback``, or ``hang@1:4``, which is in step 4 of rank 1.
 """
 
 import dataclasses
 import importlib.metadata
 import os
+import signal
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,11 +109,27 @@ def pretrain(config: Any, forward_step: Any, callbacks: list[Any]) -> None:
     for step in trainer.steps():
         last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         context.loss_dict = {"lm loss": torch.tensor(step.record.loss)} if last else {}
-        context.grad_norm = float("nan") if config.fail == "nan" and step.record.step == 4 else step.record.grad_norm
+        context.grad_norm = step.record.grad_norm
+        if config.fail and str(config.fail).partition("@")[2] == f"{os.environ['RANK']}:{step.record.step}":
+            _fail_in_a_step(config.fail.partition("@")[0], context)
         _fire(callbacks, "on_train_step_end", context)
-        if config.fail == "crash" and step.record.step == 4 and os.environ["RANK"] == "1":
-            raise RuntimeError("an expert has left the building")
     _fire(callbacks, "on_train_end", context)
+
+
+def _fail_in_a_step(how: str, context: Any) -> None:
+    if how == "nan":
+        context.grad_norm = float("nan")
+    elif how == "oom":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    elif how == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif how == "hang":
+        wait_for_ever()
+
+
+def wait_for_ever() -> None:
+    """Where a rank hangs."""
+    time.sleep(3600)
 
 
 def pretrain_step() -> None:

@@ -3,9 +3,10 @@
 Standard library only.
 """
 
-import contextlib
 import os
 from pathlib import Path
+
+from autotune_trials.processes import in_use
 
 _FOLDERS = {
     "TRITON_CACHE_DIR": "triton",
@@ -37,17 +38,8 @@ def forget_stale_locks(extensions: Path) -> None:
     killed while it compiled would make every later trial of the node hang.
     """
     locks = list(extensions.glob("*/lock"))
-    if not locks or _in_use(extensions):
+    wanted = f"TORCH_EXTENSIONS_DIR={extensions}".encode()
+    if not locks or in_use(lambda word: word == wanted):
         return
     for lock in locks:
         lock.unlink(missing_ok=True)
-
-
-def _in_use(extensions: Path) -> bool:
-    wanted = f"TORCH_EXTENSIONS_DIR={extensions}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        if process.name != str(os.getpid()):
-            with contextlib.suppress(OSError):  # it ended while we looked, or belongs to somebody else
-                if wanted in (process / "environ").read_bytes().split(b"\0"):
-                    return True
-    return False

@@ -5,7 +5,6 @@ GPUs are asked for through NVML where its Python binding is installed.
 """
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -14,6 +13,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from autotune_trials.nvml import ask, handles, number, nvlinks, opened, text
 
 Facts = dict[str, Any]
 
@@ -113,44 +114,20 @@ def _cpu_model() -> str:
 
 
 def _gpus() -> dict[str, Any]:
-    none: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_topology": None}
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception:  # no binding, no library, no driver: each has its own error, all mean "no GPU to be seen"
-        return none
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        names = [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        return {"gpus": names, "gpu_driver": driver, "gpu_topology": _topology(nvml, handles)}
-    except nvml.NVMLError:
-        return none
-    finally:
-        nvml.nvmlShutdown()
+    with opened() as nvml:
+        gpus = list(handles(nvml).values())
+        return {
+            "gpus": [text(ask(nvml, "nvmlDeviceGetName", gpu)) or "a GPU without a name" for gpu in gpus],
+            "gpu_driver": text(ask(nvml, "nvmlSystemGetDriverVersion")),
+            "gpu_topology": _topology(nvml, gpus) if gpus else None,
+        }
 
 
-def _topology(nvml: Any, handles: list[Any]) -> dict[str, Any] | None:
-    try:
-        distances = [
-            [int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)) for other in handles[:index]]
-            for index, one in enumerate(handles)
-        ]
-        return {"distances": distances, "nvlinks": [_nvlinks(nvml, handle) for handle in handles]}
-    except (nvml.NVMLError, AttributeError):  # an older driver, or an older binding
+def _topology(nvml: Any, gpus: list[Any]) -> dict[str, Any] | None:
+    distances = [
+        [number(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)) for other in gpus[:index]]
+        for index, one in enumerate(gpus)
+    ]
+    if any(distance is None for row in distances for distance in row):  # an older driver, or an older binding
         return None
-
-
-def _nvlinks(nvml: Any, handle: Any) -> int:
-    """Active NVLinks of a GPU; asking for the first link that it does not have ends the list."""
-    active = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            active += bool(nvml.nvmlDeviceGetNvLinkState(handle, link))
-        except nvml.NVMLError:
-            break
-    return active
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return {"distances": distances, "nvlinks": [sum(nvlinks(nvml, gpu)) for gpu in gpus]}

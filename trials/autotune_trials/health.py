@@ -7,12 +7,14 @@ library only; NVML is asked through its Python binding where that is installed.
 
 import contextlib
 import ctypes
-import importlib
 import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from autotune_trials.nvml import ask, close, load, nvlinks, users
+from autotune_trials.processes import environment_words
 
 THROTTLE_REASONS = {
     0x08: "hardware slowdown",
@@ -27,7 +29,6 @@ INTERVAL_S = 1.0
 _INFINIBAND = Path("/sys/class/infiniband")
 _PORT_COUNTERS = ("link_downed", "link_error_recovery", "symbol_error")
 _NVLINK_COUNTERS = 4
-_MOST_LINKS = 32
 _XID_EVENT = 8  # nvmlEventTypeXidCriticalError
 _USER_XIDS = {13, 31, 43, 45, 68, 137}
 """Xid that a program causes by itself (bad addresses, its own end): they blame the settings, not the node."""
@@ -105,27 +106,22 @@ class HealthSampler:
 
     def open(self) -> None:
         """Find the GPUs and read the counters as they are before the run; finds none where NVML cannot be used."""
-        with contextlib.suppress(Exception):  # no binding, no library, no driver: each has its own error
-            self._nvml = self._nvml or importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-            self._gpus = [_Gpu(place, self._handle(word)) for place, word in enumerate(self._wanted)]
-            for gpu in self._gpus:
-                gpu.before = dict(self._counters(gpu.handle))
-            self._listen()
+        self._nvml = load(self._nvml)
+        found = ((place, self._handle(word)) for place, word in enumerate(self._wanted))
+        self._gpus = [_Gpu(place, handle) for place, handle in found if handle is not None]
+        for gpu in self._gpus:
+            gpu.before = dict(self._counters(gpu.handle))
+        self._listen()
 
     def close(self) -> None:
         """Read the counters as they are after the run."""
         for gpu in self._gpus:
             gpu.after = dict(self._counters(gpu.handle))
-        if self._gpus:
-            with contextlib.suppress(Exception):
-                self._nvml.nvmlShutdown()
+        close(self._nvml)
 
     def _run(self, interval_s: float) -> None:
         self.open()
-        if not self._gpus:
-            return
-        while True:
+        while self._gpus:
             self.sample()
             if self._done.wait(interval_s):
                 break
@@ -133,40 +129,40 @@ class HealthSampler:
 
     def _handle(self, word: str) -> Any:
         if word.isdigit():
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(word))
-        return self._nvml.nvmlDeviceGetHandleByUUID(word)
+            return ask(self._nvml, "nvmlDeviceGetHandleByIndex", int(word))
+        return ask(self._nvml, "nvmlDeviceGetHandleByUUID", word)
 
     def _sample(self, gpu: _Gpu) -> None:
         nvml, handle = self._nvml, gpu.handle
-        reasons = _read(nvml, ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-                        handle)  # fmt: skip
+        reasons = ask(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:  # its name before driver 535
+            reasons = ask(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         if isinstance(reasons, int):
             gpu.samples += 1
             for bit, name in THROTTLE_REASONS.items():
                 if reasons & bit:
                     gpu.throttled[name] = gpu.throttled.get(name, 0) + 1
-        clock = _read(nvml, ("nvmlDeviceGetClockInfo",), handle, 1)  # 1: the SMs' clock
+        clock = ask(nvml, "nvmlDeviceGetClockInfo", handle, 1)  # 1: the SMs' clock
         if isinstance(clock, int):
             gpu.clocks_mhz.append(clock)
-        heat = _read(nvml, ("nvmlDeviceGetTemperature",), handle, 0)  # 0: the sensor of the die
+        heat = ask(nvml, "nvmlDeviceGetTemperature", handle, 0)  # 0: the sensor of the die
         if isinstance(heat, int):
             gpu.temperature_c_max = max(heat, gpu.temperature_c_max or heat)
-        processes = _read(nvml, ("nvmlDeviceGetComputeRunningProcesses",), handle)
-        gpu.strangers |= {process.pid for process in processes or () if is_stranger(process.pid, self._mark)}
+        gpu.strangers |= {pid for pid in users(nvml, handle) if is_stranger(pid, self._mark)}
 
     def _counters(self, handle: Any) -> Iterator[tuple[str, int]]:
         nvml = self._nvml
-        ecc = _read(nvml, ("nvmlDeviceGetTotalEccErrors",), handle, 1, 0)  # uncorrected, since the driver was loaded
+        ecc = ask(nvml, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, since the driver was loaded
         if isinstance(ecc, int):
             yield "ecc_uncorrected", ecc
-        rows = _read(nvml, ("nvmlDeviceGetRemappedRows",), handle)
-        if rows is not None:
-            yield "remapped_rows_failed", int(rows[3])
+        rows = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
+        if isinstance(rows, list | tuple) and len(rows) == 4 and isinstance(rows[3], int):
+            yield "remapped_rows_failed", rows[3]
         errors = [
-            _read(nvml, ("nvmlDeviceGetNvLinkErrorCounter",), handle, link, counter)
-            for link in range(_MOST_LINKS)
+            ask(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+            for link, up in enumerate(nvlinks(nvml, handle))
             for counter in range(_NVLINK_COUNTERS)
-            if _read(nvml, ("nvmlDeviceGetNvLinkState",), handle, link) == 1
+            if up
         ]
         if any(isinstance(value, int) for value in errors):
             yield "nvlink_errors", sum(value for value in errors if isinstance(value, int))
@@ -223,23 +219,14 @@ def is_stranger(pid: int, mark: str) -> bool:
         pid: Process id.
         mark: ``NAME=value`` in the environment of all processes that are ours.
     """
-    folder = Path(f"/proc/{pid}")
     try:
-        if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+        if mark.encode() in environment_words(pid):
             return False
-        return b"libcuda" in (folder / "maps").read_bytes()
+        return b"libcuda" in Path(f"/proc/{pid}/maps").read_bytes()
     except PermissionError:
         return True
     except OSError:
         return False
-
-
-def _read(nvml: Any, names: tuple[str, ...], *arguments: Any) -> Any:
-    """The first of these functions that answers; None where the driver, the binding or the GPU does not know it."""
-    for name in names:
-        with contextlib.suppress(Exception):
-            return getattr(nvml, name)(*arguments)
-    return None
 
 
 def _same(one: Any, other: Any) -> bool:

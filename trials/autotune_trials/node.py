@@ -8,14 +8,11 @@ Ranks are started on the calling thread, which must outlive them: the kernel tie
 
 import os
 import socket
-import statistics
-import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 from autotune_policies.errors import PolicyError
@@ -23,60 +20,18 @@ from autotune_policies.surroundings import numa_words
 from autotune_trials.caches import cache_variables, forget_stale_locks
 from autotune_trials.checkout import import_path
 from autotune_trials.claims import Claim, merged
-from autotune_trials.events import EVENTS_VARIABLE, EventReader, StepRecord, step_record
+from autotune_trials.events import EVENTS_VARIABLE, StepRecord, step_record
 from autotune_trials.health import HealthSampler, visible_gpus
+from autotune_trials.one_rank import Rank
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor, describe_exit, kill_family, spawn
 from autotune_trials.programs import rank_argv
+from autotune_trials.rank_log import LogKeeper, open_log, tail
+from autotune_trials.scratch import scratch
 from autotune_trials.spec import TrialSpec
 from autotune_trials.stacks import STACKS_VARIABLE, collect
-from autotune_trials.status import NodeStatus, RankStatus, Why
-
-SCRATCH_VARIABLE = "AUTOTUNE_SCRATCH"
-"""Environment variable naming the node-local folder for caches and logs; a private one in /tmp otherwise."""
+from autotune_trials.status import NodeStatus, Why
 
 _WATCH_INTERVAL_S = 0.05
-
-
-class _Rank:
-    """One rank as the watcher sees it."""
-
-    def __init__(self, rank: int, process: Popen[bytes], events: Path, stacks: Path) -> None:
-        self.rank = rank
-        self.stacks = stacks
-        self.process = process
-        self.reader = EventReader(events)
-        self.heard_s = time.monotonic()
-        self.killed = False
-        self.last_event: str | None = None
-        self.last_step = 0
-        self.peak_memory_bytes: int | None = None
-        self.failure: dict[str, str] | None = None
-        self.num_events = 0
-        self.own_step_times_s: list[float] = []
-
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Remember what belongs to the rank itself."""
-        self.num_events += 1
-        if event["event"] == "alive":
-            return
-        self.last_event = event["event"]
-        self.last_step = _whole(event.get("step")) or self.last_step
-        if isinstance(own_s := event.get("own_time_s", event.get("step_time_s")), float):
-            self.own_step_times_s.append(own_s)
-        if self.last_event == "finished":
-            self.peak_memory_bytes = _whole(event.get("peak_memory_bytes"))
-        elif self.last_event == "failed":
-            self.failure = {name: str(event.get(name, "")) for name in ("kind", "error", "message")}
-
-    def status(self) -> RankStatus:
-        return RankStatus(
-            self.rank, self.process.returncode, self.killed, self.last_event, self.last_step,
-            self.peak_memory_bytes, self.failure, self.num_events, self._median_step_time_s(),
-        )  # fmt: skip
-
-    def _median_step_time_s(self) -> float | None:
-        later = self.own_step_times_s[1:] if self.process.returncode is not None else []
-        return statistics.median(later) if later else None
 
 
 class NodeRanks:
@@ -115,9 +70,13 @@ class NodeRanks:
         self._fingerprint = fingerprint
         self._marker = uuid.uuid4().hex
         self._lock = threading.RLock()
+        self._collecting = threading.Lock()
+        self._collected = False
         self._done = threading.Event()
-        self._ranks: list[_Rank] = []
+        self._ranks: list[Rank] = []
         self._janitor: Janitor | None = None
+        first = node_rank * spec.gang.ranks_per_node
+        self._logs = LogKeeper(self._file(rank, "log") for rank in range(first, first + spec.gang.ranks_per_node))
         self._new_steps: list[StepRecord] = []
         self._new_resolved: dict[str, Any] | None = None
         self._new_claims: dict[int, Claim] = {}
@@ -155,6 +114,7 @@ class NodeRanks:
         except BaseException:
             self.kill()
             raise
+        self._logs.start()
         if self._sampler is not None:
             self._sampler.start()
         threading.Thread(target=self._watch, name="rank-watcher", daemon=True).start()
@@ -189,26 +149,29 @@ class NodeRanks:
             for rank in alive:
                 rank.killed = True
         if stacks and alive:
-            found = collect({rank.rank: (rank.process.pid, rank.stacks) for rank in alive})
-            with self._lock:
-                self._new_stacks |= found
+            self._keep_stacks(alive)
         self._done.set()
         gone = kill_family(self._marker, [rank.process for rank in self._ranks])
         if gone and self._janitor is not None:
             self._janitor.dismiss()
+        self._logs.stop()
         with self._lock:
             self._look()
         return gone
 
     def logs(self, rank: int, max_bytes: int = 1 << 20) -> str:
         """The last ``max_bytes`` of what a rank of this node printed; empty for other nodes' ranks."""
-        try:
-            with self._file(rank, "log").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - max_bytes))
-                return file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        return tail(self._file(rank, "log"), max_bytes)
+
+    def _keep_stacks(self, alive: Sequence[Rank]) -> None:
+        """Once; whoever else is about to kill waits for it."""
+        with self._collecting:
+            if not self._collected:
+                self._collected = True
+                mark = self._marker if self._spec.program == "command" else None
+                found = collect({rank.rank: (rank.process.pid, rank.stacks) for rank in alive}, command_mark=mark)
+                with self._lock:
+                    self._new_stacks |= found
 
     def _start_rank(self, local_rank: int, argv: Sequence[str]) -> None:
         rank = self._node_rank * self._spec.gang.ranks_per_node + local_rank
@@ -221,9 +184,9 @@ class NodeRanks:
             words = numa_words(binding, env) if isinstance(binding, int) else []
         except PolicyError as error:
             raise OSError(error.message) from error
-        with self._file(rank, "log").open("wb") as log:
+        with open_log(self._file(rank, "log")) as log:
             process = spawn([*words, *argv], env, stdout=log, stderr=log)
-        self._ranks.append(_Rank(rank, process, events, self._file(rank, "stacks")))
+        self._ranks.append(Rank(rank, process, events, self._file(rank, "stacks")))
 
     def _environment(self, rank: int, local_rank: int, events: Path) -> dict[str, str]:
         """All variables of one rank, complete before its first import."""
@@ -319,27 +282,8 @@ class NodeRanks:
         return self._work_dir / f"rank-{rank}.{suffix}"
 
 
-def scratch() -> Path:
-    """The node-local folder for caches and logs, made private to this user if missing.
-
-    Raises:
-        PermissionError: somebody else made it: compiled code from there must not be loaded.
-    """
-    named = os.environ.get(SCRATCH_VARIABLE)
-    folder = Path(named) if named else Path(tempfile.gettempdir(), f"autotune-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = folder.stat().st_uid
-    if owner != os.getuid():
-        raise PermissionError(f"{folder} belongs to user {owner}; name another folder in {SCRATCH_VARIABLE}")
-    return folder
-
-
 def free_port(address: str = "") -> int:
     """A TCP port that was free a moment ago on this node."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -4,7 +4,7 @@
 exits with 0, whatever the verdict::
 
     {"backend": "deepep", "available": false, "reason": "No module named 'deep_ep'", "error": "ModuleNotFoundError",
-     "fix": "...", "level": "installed", "provider": "", "notes": [], "seconds": 0.01}
+     "fix": "...", "level": "installed", "provider": "", "notes": [], "untried": {}, "seconds": 0.01}
 
 The imports are those of Megatron-Core's ``fused_a2a`` module, where a failure other than ImportError would end the
 training. A backend that crashes, hangs or exits takes only its own probe with it: nothing is imported in the
@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from autotune_policies.backends import BACKENDS
 from autotune_trials.preflight.advice import advice
-from autotune_trials.preflight.levels import Notes, UnusableError, pass_levels, provider
-from autotune_trials.preflight.process import Answer, Probe, await_all
+from autotune_trials.preflight.levels import SUBJECTS, Notes, UnusableError, pass_levels, provider
+from autotune_trials.preflight.process import Answer, Probe, await_all, variables_for
 from autotune_trials.preflight.verdict import Verdict, verdict
 
 MODULE_PREFIX = "module:"
@@ -33,7 +32,7 @@ def probe_all(
     """Probe backends side by side, each in a process of its own.
 
     Args:
-        backends: Dispatcher names, and modules (:data:`MODULE_PREFIX`).
+        backends: Dispatcher names, the fused permutation, and modules (:data:`MODULE_PREFIX`).
         env: Variables set on top of this process's own.
         timeout_s: After so long a probe counts as hanging and is killed, with everything it started.
 
@@ -41,14 +40,14 @@ def probe_all(
         One verdict per backend; no exception, signal or exit of a probe reaches the caller.
     """
     names = list(dict.fromkeys(backends))
-    probes = [Probe(name, ["autotune_trials.probe", name], env or {}) for name in names]
+    probes = [Probe(name, ["autotune_trials.probe", name], variables_for(name, env or {})) for name in names]
     return dict(zip(names, await_all(probes, timeout_s), strict=True))
 
 
 def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verdict:
     """Import what the backend needs, in this process. Only ever called in a process made for it."""
     started_s = time.monotonic()
-    at, whose = "", ""
+    at, whose = "installed", ""
     notes: Notes = []
 
     def enter(level: str) -> None:
@@ -61,9 +60,9 @@ def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verd
             enter("import")
             importlib.import_module(backend.removeprefix(MODULE_PREFIX))
         else:
-            found = provider(BACKENDS[backend])
+            found = provider(SUBJECTS[backend])
             whose = str(found) if found is not None else ""
-            notes = pass_levels(BACKENDS[backend], enter)
+            notes = pass_levels(SUBJECTS[backend], enter)
     except BaseException as error:  # a broken extension may raise anything, SystemExit included
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         kind = error.error if isinstance(error, UnusableError) else _kind(error, reason)
@@ -85,8 +84,8 @@ def _kind(error: BaseException, reason: str) -> str:
 def main() -> None:
     """Probe the backend named on the command line; whatever its import prints goes to standard error."""
     [backend] = sys.argv[1:]
-    if backend not in BACKENDS and not backend.startswith(MODULE_PREFIX):
-        sys.exit(f"unknown backend {backend!r}; legal: {', '.join(BACKENDS)}")
+    if backend not in SUBJECTS and not backend.startswith(MODULE_PREFIX):
+        sys.exit(f"unknown backend {backend!r}; legal: {', '.join(SUBJECTS)}")
     answer = Answer()
     answer.finish(probe(backend, answer.reached))
 

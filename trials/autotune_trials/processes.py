@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 FAMILY_VARIABLE = "AUTOTUNE_FAMILY"
 """Environment variable that all processes of one family inherit; finds descendants that left the tree."""
@@ -50,6 +50,50 @@ def spawn(
     return subprocess.Popen(command, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
 
+class Living(NamedTuple):
+    """A process that was alive a moment ago; zombies are not.
+
+    Attributes:
+        pid: Its number.
+        parent: Its parent's.
+        words: Its environment as ``NAME=value``; empty where it may not be read.
+    """
+
+    pid: int
+    parent: int
+    words: Sequence[bytes]
+
+
+def living() -> Iterator[Living]:
+    """All processes of this machine that this one can see, itself included."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked
+            stat = Path("/proc", name, "stat").read_bytes()
+            state, parent = stat[stat.rindex(b")") + 2 :].split(None, 2)[:2]
+            if state in (b"Z", b"X"):
+                continue
+            words: Sequence[bytes] = ()
+            with contextlib.suppress(OSError):  # it belongs to somebody else
+                words = environment_words(int(name))
+            yield Living(int(name), int(parent), words)
+
+
+def environment_words(pid: int) -> Sequence[bytes]:
+    """The environment that a process started with, as ``NAME=value``.
+
+    Raises:
+        OSError: it is gone, or belongs to somebody else.
+    """
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def in_use(of: Callable[[bytes], bool]) -> bool:
+    """Whether a living process other than this one carries a word in its environment that the question says yes to."""
+    return any(process.pid != os.getpid() and any(map(of, process.words)) for process in living())
+
+
 def family(marker: str, roots: Iterable[int] = ()) -> list[int]:
     """Living processes that carry the marker in their environment or descend from one of the roots.
 
@@ -58,25 +102,14 @@ def family(marker: str, roots: Iterable[int] = ()) -> list[int]:
     An empty marker is nobody's.
     """
     wanted = f"{FAMILY_VARIABLE}={marker}".encode() if marker else None
-    parents: dict[int, int] = {}
-    members: set[int] = set(roots)
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # it ended while we looked, or belongs to somebody else
-            stat = Path(entry.path, "stat").read_bytes()
-            state, parent = stat[stat.rindex(b")") + 2 :].split(None, 2)[:2]
-            if state in (b"Z", b"X"):
-                continue
-            parents[int(entry.name)] = int(parent)
-            if wanted and wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                members.add(int(entry.name))
+    found = list(living())
+    members = set(roots) | {process.pid for process in found if wanted and wanted in process.words}
     grown = True
     while grown:
-        children = {pid for pid, parent in parents.items() if parent in members} - members
+        children = {process.pid for process in found if process.parent in members} - members
         members |= children
         grown = bool(children)
-    return sorted(pid for pid in members if pid in parents and pid != os.getpid())
+    return sorted(process.pid for process in found if process.pid in members and process.pid != os.getpid())
 
 
 def adopt_orphans() -> None:

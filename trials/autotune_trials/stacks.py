@@ -15,6 +15,9 @@ from pathlib import Path
 STACKS_VARIABLE = "AUTOTUNE_STACKS"
 """Environment variable naming the file that takes a rank's stacks."""
 
+OF_THE_COMMAND = "the processes of its command, seen by py-spy:\n"
+"""Between the stacks of a rank that runs a command, which waits for it, and those of what it runs."""
+
 _SIGNAL = signal.SIGUSR1
 _LONGEST_BYTES = 32 << 10
 _END = b"Current thread 0x"
@@ -34,13 +37,17 @@ def register() -> None:
 _KEPT: list[object] = []
 
 
-def collect(processes: Mapping[int, tuple[int, Path]], wait_s: float = 1.0) -> dict[int, str]:
+def collect(
+    processes: Mapping[int, tuple[int, Path]], wait_s: float = 1.0, *, command_mark: str | None = None
+) -> dict[int, str]:
     """Ask living ranks for their stacks, and wait for them.
 
     Args:
         processes: Process id and stacks file by rank. A rank that has not registered yet has no file; it would die of
             the signal, so it is not sent one, and its kernel wait channel stands in for its stack.
         wait_s: Longest time for all of them together.
+        command_mark: Family of ranks that run commands, whose processes are looked into as well, which takes up to
+            two seconds more; None = there are none.
 
     Returns:
         Text by rank; empty where a rank gave none in time.
@@ -54,10 +61,16 @@ def collect(processes: Mapping[int, tuple[int, Path]], wait_s: float = 1.0) -> d
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s and not all(_complete(path) for path in asked.values()):
         time.sleep(0.02)
-    return {
+    found = {
         rank: _tail(asked[rank]) if rank in asked else f"not started yet; {_kernel(pid)}\n"
         for rank, (pid, _) in processes.items()
     }
+    if command_mark is not None:
+        from autotune_trials.spy import spy  # every rank imports this module; few need that one
+
+        for rank, text in spy({rank: pid for rank, (pid, _) in processes.items()}, command_mark).items():
+            found[rank] += f"\n{OF_THE_COMMAND}{text}"
+    return found
 
 
 def _complete(path: Path) -> bool:

@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -24,7 +23,9 @@ from autotune_policies.errors import PolicyError
 from autotune_policies.policy import Policy, load_policy
 from autotune_trials.events import StepRecord
 from autotune_trials.facts import fingerprint, gpu_names, node_facts
+from autotune_trials.leftovers import claim, tidy
 from autotune_trials.node import NodeRanks, free_port
+from autotune_trials.scratch import scratch
 from autotune_trials.spec import SpecError, TrialSpec, spec_from
 from autotune_trials.status import NodeStatus
 
@@ -214,8 +215,12 @@ def main(argv: list[str] | None = None) -> int:
         policy = load_policy(options.policy)
         spec = spec_of(policy, options.steps)
         check_here(policy, spec, os.environ, detect_stack(), len(gpu_names()))
-        with tempfile.TemporaryDirectory(prefix="autotune-train-") as folder:
-            summary = train(spec, Path(folder))
+        folder = scratch() / "gangs" / f"train-{os.getpid()}"
+        with claim(folder):
+            try:
+                summary = train(spec, folder)
+            finally:
+                tidy(folder, failed=False)
     except (PolicyError, CannotTrain, OSError) as error:
         hint = getattr(error, "hint", None)
         _say(f"error: {error}" + (f"\nhint: {hint}" if hint else ""))

@@ -1,6 +1,7 @@
 """A rank with a planted fault: it speaks the event protocol with the product's own modules, and trains nothing.
 
-``PLANTED`` says which fault, as a JSON mapping of global rank to its name; a rank without one is sound.
+``PLANTED`` says which fault, as a JSON mapping of global rank to its name; a rank without one is sound. ``name@4`` is
+one that comes in step 4.
 """
 
 import json
@@ -17,7 +18,7 @@ from autotune_trials.spec import TrialSpec
 from autotune_trials.stacks import register
 
 RANK = int(os.environ["RANK"])
-FAULT = json.loads(os.environ["PLANTED"]).get(str(RANK), "none")
+FAULT, _, STEP = json.loads(os.environ["PLANTED"]).get(str(RANK), "none").partition("@")
 SPEC = TrialSpec.from_json(Path(os.environ["AUTOTUNE_EVENTS"]).with_name("spec.json").read_text())
 TOKENS = SPEC.contract.global_batch_size * SPEC.contract.seq_length
 
@@ -45,7 +46,7 @@ def shown(at_end: bool) -> dict[str, object]:
 
 def loss_of(step: int) -> float:
     sound = 6.0 - 0.05 * step
-    if FAULT == "nan_loss" and step == 3:
+    if FAULT == "nan_loss" and step == int(STEP or 3):
         return float("nan")
     return sound + (0.9 * step if FAULT == "corrupted_loss" else 0.0)
 
@@ -58,11 +59,11 @@ def train(events: EventWriter) -> None:
     resolved = {"settings": dict(SPEC.settings), "world_size": SPEC.gang.world_size}
     events.write("built", build_s=0.0, claim=shown(False), **({"resolved": resolved} if RANK == 0 else {}))
     for step in range(1, SPEC.contract.steps + 1):
-        if FAULT == "oom_at_step_2" and step == 2:
+        if FAULT == "oom" and step == int(STEP):
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        if FAULT == "hang_at_step_5" and step == 5:
+        if FAULT == "hang" and step == int(STEP):
             wait_for_ever()
-        if FAULT == "dead_rank" and step == 3:
+        if FAULT == "dead_rank" and step == int(STEP or 3):
             os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(0.01)
         loss = loss_of(step)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from autotune.measure.outcome import TrialState
-from autotune.measure.settle import against_baseline
+from autotune.measure.settle import Reference, against_baseline
 from autotune.scheduling.local_gang import LocalGang
 from autotune.scheduling.trainable import execute
 from autotune_policies.settings import resolve
@@ -119,7 +119,7 @@ def test_without_a_fault_it_is_complete(run):
          "rank 1: dispatcher asked deepep, built alltoall"),
         ({3: "graph_never_replayed"}, TrialState.FALLBACK, "built_differently", "rank 3: cuda_graph_impl asked local"),
         ({2: "ignored_sms"}, TrialState.FALLBACK, "built_differently", "rank 2: num_sms asked 20, built 24"),
-        ({3: "oom_at_step_2"}, TrialState.INFEASIBLE, "device_memory", "(rank 3, node 1, after step 1)"),
+        ({3: "oom@2"}, TrialState.INFEASIBLE, "device_memory", "(rank 3, node 1, after step 1)"),
         ({1: "dead_rank"}, TrialState.INFEASIBLE, "crash", "crashed by SIGSEGV (rank 1, node 0, after step 2)"),
         ({0: "nan_loss"}, TrialState.INFEASIBLE, "not_a_number", "loss is nan in step 3"),
     ],
@@ -132,16 +132,44 @@ def test_a_planted_fault_is_called_by_its_name(run, faults, state, cause, words)
     assert outcome.tokens_per_s_per_gpu is None
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "state", "cause", "words"),
+    [
+        ("missing_package", TrialState.UNAVAILABLE, "missing_package", "No module named 'deep_ep'"),
+        ("import_segfault", TrialState.UNAVAILABLE, "import_crash", "during imports"),
+        ("downgraded_dispatcher", TrialState.FALLBACK, "built_differently", "dispatcher asked deepep, built alltoall"),
+        ("graph_never_replayed", TrialState.FALLBACK, "built_differently", "cuda_graph_impl asked local"),
+        ("oom@1", TrialState.INFEASIBLE, "device_memory", "CUDA out of memory"),
+        ("oom@6", TrialState.INFEASIBLE, "device_memory", "after step 5"),
+        ("dead_rank@1", TrialState.INFEASIBLE, "crash", "crashed by SIGSEGV"),
+        ("dead_rank@6", TrialState.INFEASIBLE, "crash", "after step 5"),
+        ("nan_loss@1", TrialState.INFEASIBLE, "not_a_number", "loss is nan in step 1"),
+        ("nan_loss@6", TrialState.INFEASIBLE, "not_a_number", "loss is nan in step 6"),
+    ],
+)
+def test_a_fault_is_called_by_its_name_on_the_first_and_the_last_rank_in_the_first_and_the_last_step(
+    run, fault, rank, state, cause, words
+):
+    outcome, _ = run({rank: fault}, ranks=2)
+    assert (outcome.state, outcome.cause) == (state, cause), outcome.reason
+    assert words in outcome.reason
+    assert f"rank {rank}" in outcome.reason
+    assert outcome.tokens_per_s_per_gpu is None
+
+
 @pytest.mark.parametrize(
     ("faults", "state", "cause", "words"),
     [
-        ({3: "hang_at_step_5"}, TrialState.INFEASIBLE, "hang", "rank 3 silent after step 4 of 6"),
+        ({0: "hang@1"}, TrialState.INFEASIBLE, "hang", "rank 0 silent in step 1"),
+        ({1: "hang@6"}, TrialState.INFEASIBLE, "hang", "silent after step 5 of 6"),
+        ({3: "hang@5"}, TrialState.INFEASIBLE, "hang", "rank 3 silent after step 4 of 6"),
         ({1: "import_hang"}, TrialState.UNAVAILABLE, "import_hang", "rank 1 silent during imports"),
     ],
 )
 def test_a_hang_is_ended_in_time_and_its_stacks_are_kept(run, faults, state, cause, words):
     began_s = time.monotonic()
-    outcome, folder = run(dict.fromkeys(range(4), "hang_at_step_5") | faults)
+    outcome, folder = run(dict.fromkeys(range(4), "hang@5") | faults)
     assert time.monotonic() - began_s < STALL_S + 5.0
     assert (outcome.state, outcome.cause) == (state, cause), outcome.reason
     assert outcome.tokens_per_s_per_gpu is None
@@ -157,10 +185,12 @@ def test_a_corrupted_loss_is_out_of_parity(run):
     baseline, _ = run({}, settings={"expert_parallel": 2})
     wrong, _ = run({0: "corrupted_loss"})
     sound, _ = run({})
-    judged = against_baseline(wrong, [baseline, wrong], baseline.settings, "bf16")
+    contract = Contract(seq_length=16, global_batch_size=4, precision="bf16")
+    reference = Reference(baseline.settings, contract, "native", "cpu")
+    judged = against_baseline(wrong, [baseline, wrong], reference)
     assert (judged.state, judged.cause) == (TrialState.INFEASIBLE, "out_of_parity")
     assert judged.tokens_per_s_per_gpu is None
-    assert against_baseline(sound, [baseline], baseline.settings, "bf16").state is TrialState.COMPLETE
+    assert against_baseline(sound, [baseline], reference).state is TrialState.COMPLETE
 
 
 def test_a_throttled_node_is_contaminated_and_runs_again(run):

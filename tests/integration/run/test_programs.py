@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,11 +90,23 @@ def test_a_command_that_goes_wrong_is_never_ranked(
     assert reason in outcome.reason
 
 
-def test_a_command_that_hangs_is_killed(tmp_path: Path) -> None:
-    outcome = run(tmp_path, "hang", stall_s=5.0)
+@pytest.mark.parametrize("per", ["rank", "node"])
+def test_a_command_that_hangs_is_killed_in_time_and_shows_where_it_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per: str
+) -> None:
+    if per == "node":
+        monkeypatch.setenv("STAND_IN_WORLD_SIZE", "1")
+    outcome = run(tmp_path, "hang", stall_s=6.0, per=per)
 
+    events = (tmp_path / "work" / "node-0" / "rank-1.events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert time.time() - json.loads(events[-1])["time_s"] < 6.0 + 5.0
     assert outcome.state is TrialState.INFEASIBLE
-    assert "rank 1 reported nothing for 5 s after step 3" in outcome.reason
+    assert "reported nothing for 6 s after step 3" in outcome.reason
+    assert re.search(r"in wait_for_ever \(\S*stand_in_launcher\.py:\d+\)", outcome.reason)
+    stacks = (tmp_path / "stacks.txt").read_text(encoding="utf-8")
+    hung = 2 if per == "rank" else 1
+    assert stacks.count("in wait_for_ever") == stacks.count("process ") == hung
+    assert stacks.count("in supervise") == hung
 
 
 def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:

@@ -76,6 +76,22 @@ def test_the_json_document(found: dict, capsys: pytest.CaptureFixture[str]) -> N
     assert told["findings"][0] == {"name": "imex", "state": "warn", "says": "no IMEX channel", "fix": "start it"}
 
 
+def test_what_could_not_be_tried_is_no_promise(found: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    why = "GPUs that can be used here: 0, needed: 1"
+    untried = verdict("permute_fusion", 0.1, level="import") | {"untried": {"permute": why}}
+    missing = MISSING | {"untried": {"exchange": why}}
+    found["answer"] = Preflight((node("a", ALLTOALL, missing, untried), node("b", ALLTOALL, untried)))
+    assert main(["preflight"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(f"  permute_fusion available up to level import; not tried: permute: {why}\n") == 2
+    assert "  alltoall       available\n" in out
+    assert main(["preflight", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["untried"] == {"permute_fusion": f"permute: {why}"}
+    assert document["nodes"][0]["verdicts"]["permute_fusion"]["untried"] == {"permute": why}
+    assert document["pinned"] == {}
+
+
 def test_nodes_that_differ_and_nodes_that_run_nothing_are_a_failure(
     found: dict, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from autotune.measure.confirmation import (
     confirmation_folder,
     confirmation_gpu_s,
     confirmation_of,
+    in_parity,
     next_run,
     recorded_runs,
     with_confirmed_numbers,
@@ -43,7 +45,7 @@ def runs_of(
 ) -> Iterator[dict[int, TrialOutcome]]:
     """The runs after each launch, made one by one as the plan asks for them."""
     runs: dict[int, TrialOutcome] = {}
-    while (run := next_run(plan, CONTRACT, finalists, runs)) is not None:
+    while (run := next_run(plan, finalists, runs)) is not None:
         runs[run.index] = outcome(run)
         yield dict(runs)
 
@@ -71,7 +73,7 @@ def test_whatever_is_there_already_only_the_rest_is_run(width: int, repeats: int
     kept = data.draw(st.sets(st.sampled_from(sorted(full))))
     runs = {index: full[index] for index in kept}
     again = []
-    while (run := next_run(plan, CONTRACT, finalists, runs)) is not None:
+    while (run := next_run(plan, finalists, runs)) is not None:
         again.append(run.index)
         runs[run.index] = ran(run.trial, 1.0, run.steps)
 
@@ -92,7 +94,7 @@ def test_steps_double_while_they_scatter_and_stay_where_they_do_not() -> None:
 
 def test_a_clear_winner_stands_alone() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0 if run.trial == 1 else 1.2, run.steps))
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), runs)
+    found = confirmation_of(PLAN, (1, 2), runs)
     assert (found.members, found.leanest, found.repeats, found.missing) == ((1,), 1, 3, False)
 
 
@@ -101,14 +103,14 @@ def test_of_a_tie_the_leanest_is_chosen() -> None:
         return ran(run.trial, 1.0 + 0.002 * run.trial, run.steps, peak=(300 - 100 * run.trial) * MIB)
 
     *_, runs = runs_of((0, 1, 2), outcome)
-    found = confirmation_of(PLAN, CONTRACT, (0, 1, 2), runs)
+    found = confirmation_of(PLAN, (0, 1, 2), runs)
     assert found.members == (0, 1, 2)
     assert found.leanest == 2
 
 
 def test_compiling_steps_do_not_count_and_the_interval_holds_the_level() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0, run.steps))
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), runs)
+    found = confirmation_of(PLAN, (1, 2), runs)
     low, high = found.ci95(1)
     assert found.step_time_s(1) == pytest.approx(1.0, rel=0.002)
     assert low < 1.0 < high < 1.05
@@ -122,14 +124,14 @@ def test_a_finalist_that_fails_again_is_dropped_and_not_run_any_more() -> None:
 
     *_, runs = runs_of((1, 2), outcome)
     assert [runs[index].trial for index in sorted(runs)] == [1, 2, 1, 1]
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), runs)
+    found = confirmation_of(PLAN, (1, 2), runs)
     assert found.dropped == {2: "INFEASIBLE: out of memory"}
     assert (found.members, found.repeats) == ((1,), 3)
 
 
 def test_a_finalist_over_the_memory_limit_is_dropped() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0, run.steps, peak=run.trial * 100 * MIB))
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), runs, limit_bytes=150 * MIB)
+    found = confirmation_of(PLAN, (1, 2), runs, limit_bytes=150 * MIB)
     assert list(found.dropped) == [2]
     assert found.leanest == 1
 
@@ -153,7 +155,7 @@ def test_what_looks_slower_is_not_chosen_for_its_memory_however_wide_the_tie() -
         return ran(run.trial, 1.0 if run.trial == 1 else slow, run.steps, peak=(300 - 100 * run.trial) * MIB)
 
     *_, runs = runs_of((1, 2), outcome, PLAN.model_copy(update={"repeats": 2}))
-    found = confirmation_of(PLAN.model_copy(update={"repeats": 2}), CONTRACT, (1, 2), runs)
+    found = confirmation_of(PLAN.model_copy(update={"repeats": 2}), (1, 2), runs)
     assert found.members == (1, 2)
     assert found.leanest == 1
 
@@ -161,18 +163,18 @@ def test_what_looks_slower_is_not_chosen_for_its_memory_however_wide_the_tie() -
 def test_a_round_that_is_not_complete_does_not_count() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0, run.steps))
     three = {index: runs[index] for index in (0, 1, 2)}
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), three)
+    found = confirmation_of(PLAN, (1, 2), three)
     assert found.repeats == 1
     assert found.missing
     assert {trial: len(of) for trial, of in found.runs.items()} == {1: 1, 2: 1}
-    nothing = confirmation_of(PLAN, CONTRACT, (1, 2), {0: runs[0]})
+    nothing = confirmation_of(PLAN, (1, 2), {0: runs[0]})
     assert nothing.tied is None
     assert nothing.leanest is None
 
 
 def test_the_winner_gets_the_numbers_of_its_repeated_runs() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.1, run.steps, peak=130 * MIB))
-    found = confirmation_of(PLAN, CONTRACT, (1, 2), runs)
+    found = confirmation_of(PLAN, (1, 2), runs)
     confirmed = with_confirmed_numbers(ran(1, 1.0, 12), found, CONTRACT, GangShape(1, 4))
     assert confirmed.step_time_s == pytest.approx(1.1, rel=0.002)
     assert confirmed.tokens_per_s_per_gpu == pytest.approx(128 * 8 / 1.1 / 4, rel=0.002)
@@ -196,3 +198,36 @@ def test_records_are_read_back_and_lost_runs_are_not(request_here: TuneRequest) 
 
     assert recorded_runs(folder) == {0: outcomes[0], 1: outcomes[1]}
     assert confirmation_gpu_s(request_here) == 20.0
+
+
+def trained(trial: int, losses: list[float], **settings: object) -> TrialOutcome:
+    """A complete run that trained to these losses."""
+    return replace(
+        ran(trial, 1.0, len(losses)), settings=resolve(settings), losses=losses, grad_norms=[1.0] * len(losses)
+    )
+
+
+def test_a_finalist_that_trains_to_other_numbers_when_it_is_run_again_is_out(request_here: TuneRequest) -> None:
+    baseline = trained(0, [6.0] * 12)
+    sound, wrong = (trained(3, [loss] * 24, dispatcher="allgather") for loss in (6.0, 6.5))
+    assert in_parity(request_here, sound, [], baseline) is sound
+    judged = in_parity(request_here, wrong, [sound], baseline)
+    assert (judged.state, judged.cause) == (TrialState.INFEASIBLE, "out_of_parity")
+
+    runs = {0: sound, 1: trained(0, [6.0] * 24), 2: judged}
+    found = confirmation_of(PLAN, (3, 0), runs)
+    assert found.dropped[3].startswith("INFEASIBLE: out of parity: loss is +")
+    assert 3 not in found.members
+    following = next_run(PLAN, (3, 0), runs)
+    assert following is not None
+    assert following.trial == 0, "a finalist that failed once is not run again"
+
+
+def test_a_longer_run_of_a_recipe_is_compared_only_with_one_as_long(request_here: TuneRequest) -> None:
+    """Its learning rate may depend on the number of steps."""
+    recipe = replace(request_here, program="bridge")
+    baseline, longer = trained(0, [6.0] * 12), trained(0, [6.0] * 24)
+    other = trained(3, [6.5] * 24, dispatcher="allgather")
+    assert in_parity(recipe, other, [], baseline) is other
+    assert in_parity(recipe, other, [longer], baseline).cause == "out_of_parity"
+    assert in_parity(request_here, other, [longer], None) is other

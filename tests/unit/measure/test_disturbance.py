@@ -4,9 +4,11 @@ import pytest
 
 from autotune.measure.disturbance import disturbance, sick_nodes, slow_nodes
 from autotune.measure.run import GangRun, RankExit
+from autotune.measure.steady import steady_steps
 
 GPU = {"index": 1, "samples": 40, "throttled": {}, "temperature_c_max": 88, "foreign_processes": 0, "xid_errors": []}
-QUIET = [0.1, 0.1001, 0.0999, 0.1] * 10
+QUIET_S = [0.1, 0.1001, 0.0999, 0.1] * 10
+QUIET = steady_steps(QUIET_S)
 
 
 def run_with(gpu=None, infiniband=None):
@@ -38,8 +40,14 @@ def test_a_short_spike_of_heat_is_no_disturbance():
 
 
 def test_half_a_run_on_another_level_is_no_measurement():
-    slowed = QUIET + [1.4 * value for value in QUIET[:30]]
+    slowed = steady_steps(QUIET_S + [1.4 * value for value in QUIET_S[:30]])
     assert disturbance(run_with(), slowed) == "30 of 70 measured steps ran at another speed than the rest"
+
+
+def test_what_was_set_aside_still_speaks_against_a_run():
+    passing = steady_steps(QUIET_S[:12] + [1.4 * value for value in QUIET_S[:14]] + QUIET_S[:14])
+    assert [(part.reason, len(part.places)) for part in passing.set_aside] == [("disturbed", 14)]
+    assert disturbance(run_with(), passing) == "14 of 40 measured steps ran at another speed than the rest"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import json
 import math
+import random
 import signal
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from autotune.measure.run import GangRun, RankExit
 from autotune_policies.settings import resolve
 from autotune_trials.claims import Claim
 from autotune_trials.events import StepRecord
+from autotune_trials.programs import CommandSpec
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
 TOKENS = 8 * 16
@@ -143,9 +146,40 @@ def test_what_a_terminal_would_obey_is_not_passed_on():
 
 
 def test_one_measured_step_is_no_measurement():
-    outcome = judge(SPEC, finished(steps=tuple(step(number) for number in range(1, 4))))
+    short = replace(SPEC, contract=replace(SPEC.contract, steps=3))
+    outcome = judge(short, finished(steps=tuple(step(number) for number in range(1, 4))))
     assert outcome.state is TrialState.INFEASIBLE
     assert outcome.reason == "only 1 of 3 steps are after the 2 of warm-up, a measurement needs 2"
+
+
+def test_a_rank_that_leaves_early_with_status_0_is_no_measurement():
+    def left(**changes):
+        return tuple(replace(rank, **changes) if rank.rank == 3 else rank for rank in finished().ranks)
+
+    unfinished = judge(SPEC, finished(ranks=left(last_event="step", last_step=6)))
+    assert (unfinished.state, unfinished.cause) == (TrialState.FALLBACK, "unproven")
+    assert unfinished.reason.startswith("rank 3 left with status 0 without the proof that comes last")
+    early = judge(SPEC, finished(ranks=left(last_step=5)))
+    assert (early.state, early.cause) == (TrialState.INFEASIBLE, "ended_early")
+    assert early.reason == "ended early: rank 3 left with status 0 after step 5 of 6"
+    all_early = judge(SPEC, finished(steps=tuple(step(number) for number in range(1, 6))))
+    assert (all_early.cause, all_early.tokens_per_s_per_gpu) == ("ended_early", None)
+    assert "5 of 6 steps were told" in all_early.reason
+
+
+def test_the_log_of_a_command_must_have_all_steps():
+    command = replace(SPEC, program="command", command=CommandSpec(("train", "{arguments}")))
+    contract = replace(SPEC.contract, steps=12)
+    quiet = tuple(RankExit(rank, 0, 0, False, "finished", 0, 1000) for rank in range(4))
+
+    def logged(*numbers):
+        return judge(replace(command, contract=contract), finished(ranks=quiet, steps=tuple(map(step, numbers))))
+
+    assert logged(*range(1, 13)).state is TrialState.COMPLETE
+    assert logged(3, 6, 9, 12).state is TrialState.COMPLETE, "a line may stand for several steps"
+    assert logged(*range(1, 12)).cause == "ended_early"
+    gap = logged(1, 2, 3, 4, 5, 6, 8, 10, 11, 12)
+    assert (gap.cause, gap.reason) == ("ended_early", "step 7 of 12 was not told, nor was another")
 
 
 def test_a_clock_that_stands_still_is_no_measurement():
@@ -169,6 +203,7 @@ def test_lost_and_cancelled_say_nothing_of_the_settings(ending):
     assert outcome.state is TrialState.LOST
     assert outcome.state.runs_again
     assert outcome.reason == f"{ending}: node 0 is gone"
+    assert outcome.cause == ending
     assert outcome.violation == 0
     assert outcome.tokens_per_s_per_gpu is None
 
@@ -388,3 +423,145 @@ def test_rank_names_name_exactly_these_ranks(ranks):
         low, _, high = part.partition("-")
         found |= set(range(int(low), int(high or low) + 1))
     assert found == ranks
+
+
+def faulted(log_tail, health):
+    dead = RankExit(2, 0, -6, False, "step", 3, log_tail=log_tail)
+    return judge(SPEC, replace(died(dead), hosts=("one",), health=(health,)))
+
+
+XID = "NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.\n"
+CALM = {"gpus": [{"index": 0, "samples": 9, "throttled": {}, "foreign_processes": 0, "xid_errors": []}]}
+
+
+@pytest.mark.parametrize(
+    ("health", "doubt"),
+    [
+        (CALM, "only the text says so, no counter of the node moved"),
+        ({"gpus": [], "infiniband": {}}, "only the text says so, the node's counters cannot be read"),
+        (None, "only the text says so, the node's counters cannot be read"),
+    ],
+)
+def test_a_text_about_broken_hardware_alone_must_be_seen_elsewhere_too(health, doubt):
+    outcome = faulted(XID, health)
+    assert (outcome.state, outcome.cause, outcome.retry) == (TrialState.INFEASIBLE, "gpu_fault", "elsewhere")
+    assert outcome.blamed_host == "one"
+    assert outcome.reason.endswith(doubt)
+
+
+@pytest.mark.parametrize("log_tail", [XID, "", "Connection closed by peer\n"])
+def test_a_counter_that_moved_takes_the_blame_from_the_settings(log_tail):
+    moved = {"gpus": [{**CALM["gpus"][0], "xid_errors": [79]}], "infiniband": {}}
+    outcome = faulted(log_tail, moved)
+    assert (outcome.state, outcome.cause, outcome.retry) == (TrialState.LOST, "sick_node", "again")
+    assert outcome.blamed_host == "one"
+    assert outcome.reason.startswith("broken hardware: one: GPU 0: Xid 79; ")
+    assert outcome.runs_again
+    settings = faulted("torch.OutOfMemoryError: CUDA out of memory\n", moved)
+    assert (settings.state, settings.cause) == (TrialState.INFEASIBLE, "device_memory"), "that lies in the settings"
+
+
+LONG = replace(SPEC, contract=replace(SPEC.contract, steps=43, warmup_steps=3))
+
+
+def measured(times, spec=LONG):
+    """The outcome of a run with these step times, the contract's warm-up among them."""
+    steps = tuple(step(number, step_time_s) for number, step_time_s in enumerate(times, start=1))
+    ranks = tuple(RankExit(rank, 0, 0, False, "finished", len(times), 1000) for rank in range(4))
+    spec = replace(spec, contract=replace(spec.contract, steps=len(times)))
+    return judge(spec, finished(steps=steps, ranks=ranks, rank_lifetime_s=2 * sum(times)))
+
+
+def series(seed=1, count=43, sigma=0.004, slow=()):
+    """Three steps of warm-up by the contract, then noise around 0.5 s; ``slow`` are (first step, last step, factor)."""
+    source = random.Random(seed)
+    times = [9.0, 2.0, 0.7, *(0.5 * math.exp(source.gauss(0.0, sigma)) for _ in range(count - 3))]
+    for first, last, factor in slow:
+        times[first - 1 : last] = [factor * value for value in times[first - 1 : last]]
+    return times
+
+
+@pytest.mark.parametrize(
+    ("slow", "reason", "note"),
+    [
+        ((4, 5, 8.0), "warm_up", "not counted: warm-up steps 4-5"),
+        ((20, 20, 30.0), "pause", "not counted: pause step 20"),
+        ((15, 24, 1.3), "disturbed", "not counted: disturbed steps 15-24"),
+    ],
+)
+def test_what_is_not_the_steady_speed_is_not_counted(slow, reason, note):
+    times = series(slow=[slow])
+    first, last, _ = slow
+    outcome = measured(times)
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.set_aside == {reason: list(range(first - 1, last))}
+    assert outcome.notes == [note]
+    counted = times[3 : first - 1] + times[last:]
+    assert outcome.step_time_s == median(counted)
+    assert outcome.counted_step_times_s == counted
+    assert outcome.measured_step_times_s == times[3:]
+    assert outcome.steps_used == len(counted)
+    late = sum(times[first - 1 : last]) if reason == "warm_up" else 0.0
+    assert outcome.warmup_s == pytest.approx(sum(times[:3]) + late)
+    assert TrialOutcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+
+
+def test_a_compilation_after_a_steady_step_is_a_pause():
+    outcome = measured(series(slow=[(5, 5, 20.0)]))
+    assert (outcome.set_aside, outcome.notes) == ({"pause": [4]}, ["not counted: pause step 5"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_that_is_all_noise_counts_whole(seed):
+    times = series(seed, sigma=0.3)
+    outcome = measured(times)
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.step_time_s == median(times[3:])
+    assert (outcome.set_aside, outcome.steps_used) == ({}, 40)
+
+
+def test_a_run_without_a_steady_part_says_so():
+    outcome = measured(series(slow=[(34, 43, 1.2)]))
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.steps_used == 40
+    assert outcome.notes == [
+        "unsteady: 10 of 40 steps after warm-up are on another level, and nothing says which one counts"
+    ]
+
+
+def test_too_much_on_another_level_is_contaminated_though_it_could_be_set_aside():
+    outcome = measured(series(slow=[(16, 29, 1.4)]))
+    assert (outcome.state, outcome.cause) == (TrialState.CONTAMINATED, "disturbed")
+    assert "14 of 40 measured steps ran at another speed" in outcome.reason
+    assert (outcome.set_aside, outcome.steps_used, outcome.counted_step_times_s) == ({}, 0, [])
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=12))
+def test_a_short_trial_keeps_enough_steps(times):
+    outcome = measured([1.0, 1.0, 1.0, *times])
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.steps_used >= min(4, len(times))
+    assert outcome.step_time_s == median(outcome.counted_step_times_s)
+    assert outcome.measured_step_times_s == times
+    assert outcome.steps_used + sum(map(len, outcome.set_aside.values())) == len(times)
+
+
+def test_lines_that_tell_the_mean_of_several_steps_are_counted_or_not_as_lines():
+    command = replace(LONG, program="command", command=CommandSpec(("train", "{arguments}")))
+    lines = {5 * line: 0.5 + 0.001 * (line % 3) for line in range(2, 13)}
+    lines[30] = 2.5  # a checkpoint fell into these five steps
+    ranks = tuple(RankExit(rank, 0, 0, False, "finished", 0, 1000) for rank in range(4))
+    steps = tuple(step(number, step_time_s) for number, step_time_s in lines.items())
+    spec = replace(command, contract=replace(command.contract, steps=60))
+    outcome = judge(spec, finished(steps=steps, ranks=ranks))
+    assert outcome.state is TrialState.COMPLETE
+    assert outcome.notes == ["not counted: pause step 30"]
+    assert outcome.measured_step_times_s == list(lines.values())
+    assert outcome.steps_used == 10
+
+
+def test_a_record_from_before_steps_were_set_aside_is_read():
+    raw = measured(series()).to_dict()
+    del raw["set_aside"]
+    old = TrialOutcome.from_dict(raw)
+    assert old.counted_step_times_s == old.measured_step_times_s == series()[3:]

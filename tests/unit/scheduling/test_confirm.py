@@ -1,13 +1,19 @@
 """On which nodes finalists are run again."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.measure.disturbance import Sick
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.request import TuneRequest, load_request
 from autotune.scheduling.environment import prepare
+from autotune.scheduling.quarantine import put_in_quarantine
 from autotune_policies.settings import resolve
 from autotune_trials.spec import TrialSpec
 
@@ -26,13 +32,15 @@ def test_other_nodes_are_taken_where_there_are_enough(asked: TuneRequest, monkey
     from autotune.scheduling import trainable
     from autotune.scheduling.confirm import _config
 
-    nodes = [{"NodeID": node, "NodeManagerHostname": host, "Alive": True} for node, host in HOSTS.items()]
+    share = {"Alive": True, "Resources": {"rank": 8.0}}
+    nodes = [{"NodeID": node, "NodeManagerHostname": host, **share} for node, host in HOSTS.items()]
     monkeypatch.setattr(trainable.ray, "nodes", lambda: nodes)
 
     def kept_off(*hosts: str) -> list[str]:
         finalist = TrialOutcome(0, TrialState.COMPLETE, resolve({}), hosts=list(hosts))
-        config = _config(asked.spec(0, asked.space.baseline), asked.folder / "confirm" / "a" / "0000", [finalist])
-        return trainable._kept_off(config, 1)
+        spec = asked.spec(0, asked.space.baseline)
+        config = _config(spec, asked.folder / "confirm" / "a" / "0000", [finalist])
+        return trainable._kept_off(config, spec)
 
     assert kept_off("two") == ["id-b"]
     assert kept_off("one", "two", "three") == []  # none is left, so wherever there is room
@@ -78,3 +86,86 @@ def test_what_says_nothing_of_the_settings_runs_again(
     group: Any = None
     assert remeasure.measure_again(spec, tmp_path / "00", "a", group) == seen[-1]
     assert len(seen) == made
+
+
+class Confirming:
+    """``confirm`` with runs that are computed, and what it did: the groups it opened, and what ran in each."""
+
+    def __init__(self, request: TuneRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        from autotune.scheduling import confirm, remeasure, trainable
+
+        self.request = request
+        self.groups: list[list[str]] = []
+        self.ended: list[TrialOutcome] = []
+        self.baseline = self.ran(request.spec(0, request.settings(request.space.baseline)))
+        self.other = self.ran(request.spec(1, request.settings({**request.space.baseline, "dispatcher": "allgather"})))
+        monkeypatch.setattr(remeasure, "execute", self.execute)
+        monkeypatch.setattr(confirm, "shared_group", self.group)
+        share = {"Alive": True, "Resources": {"rank": 8.0}}
+        nodes = [{"NodeID": node, "NodeManagerHostname": host, **share} for node, host in HOSTS.items()]
+        monkeypatch.setattr(trainable.ray, "nodes", lambda: nodes)
+        request.folder.mkdir(parents=True)
+        (request.folder / "request.yaml").write_text("")
+
+    def ran(self, spec: TrialSpec, loss: float = 6.0, host: str = "one") -> TrialOutcome:
+        steps = spec.contract.steps
+        return TrialOutcome(
+            spec.trial, TrialState.COMPLETE, spec.settings, step_time_s=1.0, peak_memory_bytes=1,
+            losses=[loss] * steps, grad_norms=[1.0] * steps, step_times_s=[1.0] * steps, hosts=[host],
+            steps_used=steps - spec.contract.warmup_steps,
+        )  # fmt: skip
+
+    def execute(self, gang: object, spec: TrialSpec, folder: Path) -> TrialOutcome:
+        self.groups[-1].append(folder.name)
+        return self.ran(spec)
+
+    @contextmanager
+    def group(self, wanted: Any) -> Iterator[None]:
+        self.groups.append([])
+        yield None
+
+    def __call__(self) -> str | None:
+        from autotune.scheduling.confirm import confirm
+
+        return confirm(
+            self.request, {0: self.baseline, 1: self.other}, "a",
+            baseline=self.baseline, refusal=lambda steps: None, on_end=self.ended.append,
+        )  # fmt: skip
+
+
+def test_a_run_that_trained_to_other_numbers_is_out_and_its_record_says_so(
+    asked: TuneRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.scheduling import remeasure
+
+    confirming = Confirming(asked, monkeypatch)
+    monkeypatch.setattr(
+        remeasure, "execute", lambda gang, spec, folder: confirming.ran(spec, 6.0 if spec.trial == 0 else 6.5)
+    )
+    assert confirming() is None
+
+    wrong = [outcome for outcome in confirming.ended if outcome.trial == 1]
+    assert [outcome.cause for outcome in wrong] == ["out_of_parity"], "it is not run again"
+    records = [json.loads(path.read_text()) for path in confirming.request.folder.rglob("outcome.json")]
+    assert [(record["trial"], record["state"]) for record in records] == [(1, "INFEASIBLE")]
+
+
+def test_a_node_that_goes_into_quarantine_is_left_for_other_nodes(
+    asked: TuneRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirming = Confirming(asked, monkeypatch)
+    lost_once = []
+
+    def execute(gang: object, spec: TrialSpec, folder: Path) -> TrialOutcome:
+        outcome = Confirming.execute(confirming, gang, spec, folder)
+        if folder.name == "01" and not lost_once:
+            lost_once.append(folder)
+            put_in_quarantine(asked.folder, [Sick("one", "Xid 79")], spec.trial)
+            return outcome.because("sick_node", TrialState.LOST, "broken hardware")
+        return replace(outcome, hosts=["two"] if lost_once else ["one"])
+
+    from autotune.scheduling import remeasure
+
+    monkeypatch.setattr(remeasure, "execute", execute)
+    assert confirming() is None
+    assert confirming.groups == [["00", "01"], ["01", "02", "03"]]

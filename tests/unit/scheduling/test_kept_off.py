@@ -17,7 +17,11 @@ MODEL = ModelShape("tiny", 4, 64, 4, 128, 128)
 
 @pytest.fixture
 def selector(tmp_path, monkeypatch):
-    nodes = [{"NodeID": f"id-{host}", "NodeManagerHostname": host, "Alive": True} for host in ("one", "two", "three")]
+    nodes = [
+        {"NodeID": f"id-{host}", "NodeManagerHostname": host, "Alive": True, "Resources": {"rank": 2.0}}
+        for host in ("one", "two", "three")
+    ]
+    nodes.append({"NodeID": "id-head", "NodeManagerHostname": "head", "Alive": True, "Resources": {"CPU": 8.0}})
     monkeypatch.setattr(trainable.ray, "nodes", lambda: nodes)
     (tmp_path / "request.yaml").write_text("")
 
@@ -25,7 +29,7 @@ def selector(tmp_path, monkeypatch):
         put_in_quarantine(tmp_path, [Sick(host, "Xid 79") for host in sick], trial=1)
         spec = TrialSpec("s", 0, MODEL, Contract(8, 2), resolve({}), GangShape(num_nodes, 2, "cpu"))
         config = {"spec": asdict(spec), "trial_dir": str(tmp_path / "trials" / "0002"), "avoid_hosts": list(avoid)}
-        trainable._require_healthy(spec, tmp_path)
+        trainable.require_healthy(spec, tmp_path)
         return trainable.placement(config)._kwargs.get("bundle_label_selector")
 
     return place

@@ -5,12 +5,14 @@ import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from autotune_trials.node import NodeRanks, free_port, scratch
+from autotune_trials.node import NodeRanks, free_port
 from autotune_trials.processes import describe_exit
+from autotune_trials.scratch import scratch
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
 
 MODEL = ModelShape(name="none", num_layers=1, hidden_size=8, num_attention_heads=1, vocab_size=16, ffn_hidden_size=8)
@@ -108,6 +110,24 @@ def test_a_log_is_cut_at_the_front(run):
     node = run([sys.executable, "-c", "print('x' * 1000 + 'end')"], spec_of())
     assert node.logs(0, max_bytes=6) == "xxend\n"
     assert node.logs(3, max_bytes=6) == ""
+
+
+def test_a_rank_that_prints_without_end_does_not_fill_the_disk_while_it_runs(tmp_path):
+    program = (
+        "import os, time\nfor _ in range(64): os.write(1, b'x' * (1 << 20))\nos.write(1, b'the end')\ntime.sleep(60)"
+    )
+    node = NodeRanks(spec_of(), node_rank=0, work_dir=tmp_path, master=("", 0), argv=[sys.executable, "-c", program])
+    node.start()
+    log = tmp_path / "rank-0.log"
+    end_s = time.monotonic() + 20.0
+    while not (node.logs(0, 7) == "the end" and log.stat().st_blocks * 512 < 40 << 20) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    [rank] = node.poll().ranks
+    assert rank.exit_code is None
+    assert log.stat().st_blocks * 512 < 40 << 20
+    node.kill()
+    assert log.stat().st_size < 18 << 20
+    assert node.logs(0, 8) == "xthe end"
 
 
 def test_a_second_run_in_the_same_folder_forgets_the_first(run, tmp_path):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune_policies.backends import BACKENDS
+from autotune_trials.preflight import levels
 from autotune_trials.preflight.elf import MACHINES
-from autotune_trials.probe import BACKENDS, probe_all
-from tests.support.planted import BUFFER, H100, HYBRID, UTILS, Planted
+from autotune_trials.probe import probe_all
+from tests.support.planted import BUFFER, H100, HYBRID, PERMUTATION, UTILS, Planted
 from tests.support.shared_objects import fatbin, shared_object
 
 WORKS = BUFFER + HYBRID
@@ -28,7 +30,8 @@ def test_a_package_that_imports_is_available(planted):
         assert verdict == {
             "backend": backend, "available": True, "reason": "", "error": "", "fix": "", "level": "compiler",
             "provider": f"an unknown package (no distribution, {planted.folder}/deep_ep/__init__.py)",
-            "notes": ["devices: no GPU to be seen through NVML"], "seconds": verdict["seconds"],
+            "notes": ["devices: no GPU to be seen: NVML does not start: Driver Not Loaded"], "untried": {},
+            "seconds": verdict["seconds"],
         }  # fmt: skip
 
 
@@ -41,6 +44,7 @@ def test_a_package_that_imports_is_available(planted):
         ("raise KeyboardInterrupt", "KeyboardInterrupt", "KeyboardInterrupt"),
         ("raise RuntimeError('first line\\nsecond line')", "RuntimeError", "first line"),
         ("import os; os._exit(0)", "Exit", "the import exited with status 0"),
+        ("import os\nwhile True: os.write(1, b'x' * (1 << 20))", "Flood", "the import printed more than 64 MiB"),
         ("import os; os._exit(7)", "Exit", "the import exited with status 7"),
         ("import ctypes; ctypes.string_at(0)", "Crash", "the import was ended by SIGSEGV"),
         ("import os; os.abort()", "Crash", "the import was ended by SIGABRT"),
@@ -136,6 +140,8 @@ def test_a_crash_is_told_with_the_level_where_it_happened(planted):
         ("previous_event=None", "event=None", "'previous_event'"),
         ("def combine(self, x, handle,", "def combine(self, x, handle, workspace,", "'workspace'"),
         ("def set_num_sms(", "def set_sms(", "deep_ep has no Buffer.set_num_sms"),
+        ("class Buffer:", "Buffer = 7\nclass Other:", "Buffer of deep_ep is no function but int"),
+        ("def set_num_sms(new_num_sms): pass", "def x(): pass\n    set_num_sms = 'twenty'", "no function but str"),
     ],
 )
 def test_a_library_that_takes_other_calls_is_refused_before_it_runs(planted, old, new, said):
@@ -184,6 +190,39 @@ def test_a_compiler_is_needed_only_where_kernels_are_compiled_late(planted):
     assert verdicts["deepep"]["available"] is True
     assert (verdicts["hybridep"]["error"], verdicts["hybridep"]["level"]) == ("Compiler", "compiler")
     assert "CUDA_HOME" in verdicts["hybridep"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [("#!/bin/sh\nexec sleep 60\n", "does not come back within 0.2 s"), ("", "cannot be run")]
+)
+def test_a_compiler_that_hangs_or_is_no_program_is_told(planted, monkeypatch, script, said):
+    planted.compiler(script)
+    monkeypatch.setenv("CUDA_HOME", planted.env["CUDA_HOME"])
+    monkeypatch.setattr(levels, "_COMPILER_TIMEOUT_S", 0.2)
+    with pytest.raises(levels.UnusableError, match=said) as refused:
+        list(levels.pass_level("compiler", BACKENDS["hybridep"]))
+    assert refused.value.error == "Compiler"
+
+
+def test_variables_of_hybridep_reach_hybridep_alone(planted):
+    says = "import os\nraise ImportError(os.environ.get('NVLINK_DOMAIN_SIZE', 'nothing') + os.environ['OTHER'])"
+    planted.package("deep_ep", says, utils=UTILS)
+    planted.env |= {"NVLINK_DOMAIN_SIZE": "72", "OTHER": "!"}
+    verdicts = planted.probe("deepep", "hybridep")
+    assert [verdicts[name]["reason"] for name in ("deepep", "hybridep")] == ["nothing!", "72!"]
+
+
+def test_the_fused_permutation_needs_what_megatron_imports_of_transformer_engine(planted):
+    [verdict] = planted.probe("permute_fusion").values()
+    assert (verdict["error"], verdict["level"]) == ("ModuleNotFoundError", "installed")
+    assert verdict["reason"] == "No module named 'transformer_engine'"
+    planted.package("transformer_engine.pytorch", permutation="moe_permute = moe_unpermute = len")
+    [verdict] = planted.probe("permute_fusion").values()
+    assert (verdict["available"], verdict["level"]) == (False, "import")
+    assert "'moe_permute_with_probs'" in verdict["reason"]
+    planted.package("transformer_engine.pytorch", permutation=PERMUTATION)
+    [verdict] = planted.probe("permute_fusion").values()
+    assert (verdict["available"], verdict["level"]) == (True, "import")
 
 
 def test_gpus_that_are_divided_stop_a_dispatcher_with_kernels_of_its_own(planted):

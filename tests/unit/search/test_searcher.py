@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,11 +33,12 @@ class Run:
         here: Surroundings,
         clock: Callable[[], float] = lambda: 0.0,
         stop_at_s: float | None = None,
+        hosts: tuple[str, ...] = (),
     ) -> None:
         from autotune.search.searcher import StudySearcher
 
         self.study = Study(request)
-        self.study.enter(here)
+        self.study.enter(here, hosts)
         self.launched: list[Proposal] = []
         self.ended: list[TrialOutcome] = []
         self.searcher = StudySearcher(
@@ -74,16 +76,35 @@ def test_a_suggestion_is_a_complete_trial_with_its_folder(
 def test_the_budget_counts_launched_trials(
     request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
 ) -> None:
-    run = Run(request_for(trials=2), here)
-    assert run.searcher.suggest("a") is not None
-    assert run.searcher.suggest("b") is not None
-    assert run.searcher.suggest("c") is None  # one of the two may still be lost
-
+    run = Run(request_for(trials=3), here)
+    run.searcher.suggest("a")
     run.finish("a", complete, 0)
-    run.finish("b", complete, 1)
+    assert run.searcher.suggest("b") is not None
+    assert run.searcher.suggest("c") is not None
+    assert run.searcher.suggest("d") is None  # one of the two may still be lost
 
-    assert finished(run.searcher.suggest("c"))
-    assert [outcome.state for outcome in run.ended].count(TrialState.COMPLETE) == 2
+    run.finish("b", complete, 1)
+    run.finish("c", complete, 2)
+
+    assert finished(run.searcher.suggest("d"))
+    assert [outcome.state for outcome in run.ended].count(TrialState.COMPLETE) == 3
+
+
+def test_nothing_is_launched_beside_the_baseline(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    run = Run(request_for(trials=5), here)
+    run.searcher.suggest("a")
+    assert run.searcher.suggest("b") is None
+    assert not run.searcher.exhausted
+
+    run.searcher.on_trial_complete("a", error=True)  # lost, so it is the next one again
+    run.searcher.suggest("c")
+    assert run.launched[1].digest == run.launched[0].digest
+    assert run.searcher.suggest("d") is None
+
+    run.finish("c", complete, 1)
+    assert run.searcher.suggest("d") is not None
 
 
 def test_a_worker_that_dies_is_a_lost_trial_and_is_launched_again(
@@ -99,15 +120,75 @@ def test_a_worker_that_dies_is_a_lost_trial_and_is_launched_again(
     assert run.searcher.suggest("b") is not None
 
 
-def test_many_lost_trials_in_a_row_end_the_run(request_for: Requests, here: Surroundings) -> None:
-    run = Run(request_for(trials=20), here)
-    for trial_id in ("a", "b", "c"):
-        run.searcher.suggest(trial_id)
-        run.searcher.on_trial_complete(trial_id, error=True)
+def lost(proposal: Proposal, host: str = "one", cause: str = "lost") -> TrialOutcome:
+    """An end of the gang's own word that says nothing of the settings, or may not."""
+    outcome = TrialOutcome(proposal.trial, TrialState.LOST, proposal.settings, hosts=[host], blamed_host=host)
+    state = TrialState.LOST if cause in ("lost", "sick_node") else TrialState.INFEASIBLE
+    return outcome.because(cause, state, f"{cause} on {host}", 1.5)
 
-    assert run.searcher.problem is not None
-    assert "3 trials in a row were lost" in run.searcher.problem.message
-    assert finished(run.searcher.suggest("d"))
+
+def test_different_points_that_are_lost_in_a_row_end_the_run_and_the_hosts_are_said(
+    request_for: Requests, here: Surroundings
+) -> None:
+    run = Run(request_for(trials=20), here)
+    launches = 0
+    while run.searcher.problem is None:
+        assert not finished(run.searcher.suggest(str(launches)))
+        run.finish(str(launches), partial(lost, host=f"host-{launches % 2}"), launches)
+        launches += 1
+        assert launches < 20
+
+    assert len({proposal.digest for proposal in run.launched}) == 3
+    assert "3 different points in a row were lost (on host-0, host-1), the last one" in run.searcher.problem.message
+    assert finished(run.searcher.suggest("end"))
+
+
+def test_points_that_one_sick_node_took_do_not_end_the_run(request_for: Requests, here: Surroundings) -> None:
+    run = Run(request_for(trials=20), here)
+    for index in range(6):
+        run.searcher.suggest(str(index))
+        run.finish(str(index), partial(lost, cause="sick_node"), index)
+
+    assert len({proposal.digest for proposal in run.launched}) >= 3
+    assert run.searcher.problem is None
+
+
+def test_one_point_that_is_always_lost_is_given_up_and_the_study_goes_on(
+    request_for: Requests, here: Surroundings, complete: Callable[[Proposal], TrialOutcome]
+) -> None:
+    run = Run(request_for(trials=8), here)
+    launches, bad = 0, ""
+    while not finished(config := run.searcher.suggest(str(launches))):
+        assert config is not None
+        bad = bad or run.launched[0].digest
+        is_bad = run.launched[launches].digest == bad
+        run.finish(str(launches), lost if is_bad else complete, launches)
+        launches += 1
+
+    assert run.searcher.problem is None
+    assert [proposal.digest for proposal in run.launched].count(bad) == 2
+    assert run.study.launched() == 8
+    aside = [outcome for outcome in run.study.outcomes() if outcome.state is TrialState.LOST]
+    assert [outcome.runs_again for outcome in aside] == [True, False]
+    assert aside[1].notes == [f"given up, no run of it was undisturbed (trials {aside[0].trial}, {aside[1].trial})"]
+
+
+def test_a_program_that_always_talks_of_broken_hardware_does_not_end_the_study(
+    request_for: Requests, here: Surroundings
+) -> None:
+    request = request_for(trials=6)
+    run = Run(request, here, hosts=("one", "two"))
+    launches = 0
+    while not finished(config := run.searcher.suggest(str(launches))):
+        assert config is not None
+        host = next(host for host in ("one", "two") if host not in config["avoid_hosts"])
+        run.finish(str(launches), partial(lost, host=host, cause="gpu_fault"), launches)
+        launches += 1
+        assert launches < 30
+
+    assert run.searcher.problem is None
+    states = [outcome.state for outcome in run.study.outcomes() if outcome.state.launched]
+    assert (states.count(TrialState.INFEASIBLE), states.count(TrialState.LOST)) == (6, 6)
 
 
 def test_a_failure_outside_the_gang_ends_the_run_with_its_traceback(request_for: Requests, here: Surroundings) -> None:

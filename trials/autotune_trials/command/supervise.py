@@ -38,7 +38,7 @@ def supervise(spec: TrialSpec, argv: list[str], work_dir: Path, events: EventWri
     story = _Story(spec, work_dir, events)
     read_end, write_end = os.pipe()
     with open(write_end, "wb") as write, open(read_end, "rb", buffering=0) as read:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {"PYTHONFAULTHANDLER": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
         child = spawn(argv, environment, stdout=write, stderr=write)
         write.close()
         alone = False

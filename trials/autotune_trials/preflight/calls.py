@@ -15,6 +15,8 @@ def refusal(call: Call) -> str | None:
         function: Any = reduce(getattr, path.split("."), importlib.import_module(module))
     except AttributeError:
         return f"{module} has no {path}"
+    if not callable(function):
+        return f"{path} of {module} is no function but {type(function).__name__}"
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -1,5 +1,6 @@
 """What a node's GPUs, network devices and device files mean for dispatchers: findings, each with its way out."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,16 @@ class Finding:
     fix: str = ""
 
 
-def gpu_findings(gpus: Sequence[Gpu]) -> tuple[Finding, ...]:
-    """What the GPUs of a node mean; one finding ``gpus`` when there is nothing to complain of."""
+def gpu_findings(gpus: Sequence[Gpu], absence: str = "", root: Path = Path("/")) -> tuple[Finding, ...]:
+    """What the GPUs of a node mean; one finding ``gpus`` when there is nothing to complain of.
+
+    Args:
+        gpus: What NVML shows.
+        absence: Why NVML cannot be used, in words that follow "NVML"; empty when it can.
+        root: Where the file system begins.
+    """
     if not gpus:
-        return (Finding("gpus", "unknown", "no GPU to be seen through NVML", "install nvidia-ml-py where GPUs are"),)
+        return (_unseen(absence, root),)
     found = [finding for gpu in gpus for finding in _of_gpu(gpu)] + [*_together(gpus)]
     return tuple(found) or (Finding("gpus", "ok", _summary(gpus)),)
 
@@ -60,6 +67,17 @@ def network_findings(root: Path = Path("/")) -> tuple[Finding, ...]:
             "start nvidia-imex on every node and pass /dev/nvidia-caps-imex-channels into the container",
         ),
     )  # fmt: skip
+
+
+def _unseen(absence: str, root: Path) -> Finding:
+    says = f"no GPU to be seen: NVML {absence or 'shows none'}"
+    files = [name for name in _names(root / "dev") if re.fullmatch(r"nvidia\d+", name)]
+    state: State = "warn" if files else "unknown"
+    if files:
+        says += f", but there is /dev/{files[0]}"
+    if "binding" in absence or "imported" in absence:
+        return Finding("gpus", state, says, "pip install nvidia-ml-py, where GPUs are")
+    return Finding("gpus", state, says, "load NVIDIA's driver and pass it into the container, where GPUs are")
 
 
 def _adapters(adapters: list[str], verbs: list[str]) -> Finding:

@@ -129,6 +129,8 @@ EXCHANGES: Mapping[str, Callable[[Tokens, Any], tuple[Any, Any]]] = {
 
 def compare(back: Any, expected: Any) -> str:
     """How what came back differs from what must come back; empty when it does not."""
+    if not hasattr(back, "shape"):
+        return f"{type(back).__name__} came back, but a tensor was expected"
     if back.shape != expected.shape:
         return f"{list(back.shape)} came back, but {list(expected.shape)} were expected"
     wrong = int((back != expected).any(dim=-1).sum())

@@ -9,6 +9,7 @@ devices     NVLink, fabric, peer access, MIG, memory errors, neighbours
 network     InfiniBand, GDRCopy, IMEX
 compiler    CUDA's compiler, where kernels are compiled at first use
 exchange    a tiny dispatch and combine on GPUs, in processes of its own (:mod:`.exchange`)
+permute     a tiny fused permutation on a GPU, likewise; before it come ``installed`` and ``import``
 =========== =============================================================================================
 """
 
@@ -23,9 +24,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune_policies.backends import Backend, Release
+from autotune_policies.backends import BACKENDS, Backend, Release
 from autotune_trials.preflight import devices, elf, nvml
 from autotune_trials.preflight.calls import refusals
+from autotune_trials.preflight.exchange import PERMUTE_FUSION
 from autotune_trials.preflight.providers import V2, Provider, provider_of
 
 Notes = list[str]
@@ -33,6 +35,15 @@ Notes = list[str]
 
 _COMPILER_TIMEOUT_S = 30.0
 _FUSED_A2A = "megatron.core.transformer.moe.fused_a2a"
+_PERMUTATION = Backend(
+    PERMUTE_FUSION,
+    library="transformer_engine",
+    imports=(("transformer_engine.pytorch.permutation", ("moe_permute", "moe_permute_with_probs", "moe_unpermute")),),
+    source="megatron/core/extensions/transformer_engine.py: without one of these imports there is no fused permutation",
+)
+
+SUBJECTS: Mapping[str, Backend] = {**BACKENDS, PERMUTE_FUSION: _PERMUTATION}
+"""What can be taken through levels: the dispatchers, and the fused permutation, which is a library's too."""
 
 
 class UnusableError(Exception):
@@ -61,10 +72,21 @@ def pass_levels(backend: Backend, reached: Callable[[str], None]) -> Notes:
         BaseException: whatever the library raises, or :class:`UnusableError`.
     """
     notes: Notes = []
-    for name, level in (_LEVELS if backend.flex else _COLLECTIVE).items():
+    for name in _levels_of(backend):
         reached(name)
-        notes += [f"{name}: {note}" for note in level(backend)]
+        notes += pass_level(name, backend)
     return notes
+
+
+def pass_level(name: str, backend: Backend) -> Notes:
+    """Take a dispatcher through one level, in this process; raises as :func:`pass_levels` does."""
+    return [f"{name}: {note}" for note in _levels_of(backend)[name](backend)]
+
+
+def _levels_of(backend: Backend) -> Mapping[str, Callable[[Backend], Notes]]:
+    if backend.name == PERMUTE_FUSION:
+        return {name: _LEVELS[name] for name in ("installed", "import")}
+    return _LEVELS if backend.flex else _COLLECTIVE
 
 
 def provider(backend: Backend) -> Provider | None:
@@ -100,8 +122,8 @@ def _import(backend: Backend) -> Notes:
                 whose = provider(backend)
                 second = f"; {V2} is installed, which Megatron-Core does not take" if whose and whose.name == V2 else ""
                 raise ImportError(f"cannot import name {attribute!r} from {name!r}{second}")
-    if importlib.util.find_spec("megatron") is not None:
-        flag = getattr(importlib.import_module(_FUSED_A2A), str(backend.flag), None)
+    if backend.flag is not None and importlib.util.find_spec("megatron") is not None:
+        flag = getattr(importlib.import_module(_FUSED_A2A), backend.flag, None)
         if not flag:
             why = "has no support for it" if flag is None else f"says {backend.flag} = {flag}"
             raise ImportError(f"{backend.name} can be imported, but this megatron-core {why}")
@@ -140,7 +162,7 @@ def _binary(backend: Backend) -> Notes:
 
 
 def _devices(_: Backend) -> Notes:
-    return _unless_failed(devices.gpu_findings(nvml.read_gpus()))
+    return _unless_failed(devices.gpu_findings(*nvml.look()))
 
 
 def _network(_: Backend) -> Notes:
@@ -161,7 +183,10 @@ def _compiler(backend: Backend) -> Notes:
     compiler = f"{home}/bin/nvcc" if home else shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     try:
         asked = subprocess.run([compiler, "--version"], capture_output=True, timeout=_COMPILER_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        late = f"{compiler} --version does not come back within {_COMPILER_TIMEOUT_S:g} s"
+        raise UnusableError("Compiler", f"{backend.name} compiles its kernels, but {late}") from error
+    except OSError as error:
         raise UnusableError("Compiler", f"{backend.name} compiles its kernels, but {compiler} cannot be run") from error
     if asked.returncode:
         raise UnusableError("Compiler", f"{backend.name} compiles its kernels, but {compiler} --version fails")

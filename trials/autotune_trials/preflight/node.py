@@ -6,16 +6,17 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from autotune_policies.backends import BACKENDS
 from autotune_policies.surroundings import topology_of
 from autotune_trials.caches import cache_variables
 from autotune_trials.facts import Facts, fingerprint, node_facts
 from autotune_trials.preflight import devices, nvml
-from autotune_trials.preflight.cache import VerdictCache
+from autotune_trials.preflight.cache import VerdictCache, library_files
 from autotune_trials.preflight.devices import Finding
 from autotune_trials.preflight.exchange import EXCHANGES, PERMUTE_FUSION
-from autotune_trials.preflight.process import Answer, Probe, await_all
+from autotune_trials.preflight.process import Answer, Probe, await_all, variables_for
 from autotune_trials.preflight.verdict import Verdict, verdict
 from autotune_trials.probe import probe_all
 
@@ -35,11 +36,13 @@ class NodeReport:
         facts: What it is.
         verdicts: What the probe of each backend found there.
         findings: What its GPUs, its network and its device files mean.
+        gpus: What NVML says of each of its GPUs, as :class:`~autotune_trials.preflight.nvml.Gpu` has it.
     """
 
     facts: Facts
     verdicts: Mapping[str, Verdict]
     findings: tuple[Finding, ...] = ()
+    gpus: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def host(self) -> str:
@@ -48,7 +51,12 @@ class NodeReport:
 
 
 def inspect_node(
-    subjects: Iterable[str], env: Mapping[str, str], timeout_s: float, scratch: Path | None = None
+    subjects: Iterable[str],
+    env: Mapping[str, str],
+    timeout_s: float,
+    scratch: Path | None = None,
+    *,
+    cached: bool = True,
 ) -> NodeReport:
     """Look at this machine.
 
@@ -56,44 +64,43 @@ def inspect_node(
         subjects: Dispatchers, modules and :data:`~autotune_trials.preflight.exchange.PERMUTE_FUSION`.
         env: Variables that trials get.
         timeout_s: A level that takes longer is a hang; an exchange has its own, longer time.
-        scratch: Node-local folder for good verdicts; None = look at everything.
+        scratch: Node-local folder for compile caches, as trials have them, and for good verdicts; None = neither.
+        cached: Whether a good verdict from an earlier look will do.
     """
     names = list(dict.fromkeys(subjects))
     facts = node_facts()
-    gpus, findings = _devices(env)
-    cache, full_env = None, dict(env)
-    if scratch is not None:
-        full_env = {**cache_variables(scratch, fingerprint(facts)), **env}
-        steady = [asdict(finding) for finding in findings if finding.name != "neighbours"]
-        cache = VerdictCache(scratch / "preflight", {"facts": facts, "findings": steady, "env": dict(env)})
-    known = {name: kept for name in names if cache and (kept := cache.get(name)) is not None}
-    fresh = probe_all([name for name in names if name not in known and name != PERMUTE_FUSION], full_env, timeout_s)
-    for name in names:
-        if name not in known:
-            fresh[name] = _with_exchange(name, fresh.get(name), gpus, full_env)
-            if cache:
-                cache.keep(fresh[name])
+    full_env = {**(cache_variables(scratch, fingerprint(facts)) if scratch is not None else {}), **env}
+    seen = _look_at_devices(full_env)
+    cache = None
+    if scratch is not None and seen.libraries is not None:
+        steady = [asdict(finding) for finding in seen.findings if finding.name != "neighbours"]
+        depends_on = {"facts": facts, "findings": steady, "env": dict(env), "usable": seen.usable}
+        cache = VerdictCache(scratch / "preflight", depends_on, seen.libraries)
+    known = {name: kept for name in names if cache and cached and (kept := cache.get(name)) is not None}
+    fresh = probe_all([name for name in names if name not in known], full_env, timeout_s)
+    for name in fresh:
+        fresh[name] = _with_exchange(fresh[name], seen.usable, full_env)
+        if cache:
+            cache.keep(fresh[name])
     verdicts = {**known, **fresh}
-    return NodeReport(facts, {name: verdicts[name] for name in names}, findings)
+    return NodeReport(facts, {name: verdicts[name] for name in names}, seen.findings, seen.gpus)
 
 
-def _with_exchange(name: str, passed: Verdict | None, gpus: int, env: Mapping[str, str]) -> Verdict:
+def _with_exchange(passed: Verdict, gpus: int, env: Mapping[str, str]) -> Verdict:
     """The verdict of the levels, carried on by an exchange on GPUs where there are any."""
-    if name not in EXCHANGES or (passed is not None and not passed["available"]):
-        assert passed is not None
+    name = str(passed["backend"])
+    if name not in EXCHANGES or not passed["available"]:
         return passed
-    before = passed or verdict(name, 0.0, level="permute")
+    level = "permute" if name == PERMUTE_FUSION else "exchange"
     ranks = 1 if name == PERMUTE_FUSION else min(_EXCHANGE_RANKS, gpus)
     least = _EXCHANGE_RANKS if name in BACKENDS and BACKENDS[name].flex else 1
-    if gpus < least or ranks < 1:
-        level = "permute" if name == PERMUTE_FUSION else "exchange"
-        said = f"{level}: not tried: GPUs here: {gpus}, needed: {least}"
-        return {**before, "notes": [*before["notes"], said]}
+    if gpus < least:
+        return {**passed, "untried": {level: f"GPUs that can be used here: {gpus}, needed: {least}"}}
     found = run_exchange(name, ranks, env)
     return {
-        **before,
+        **passed,
         **{word: found[word] for word in ("available", "reason", "error", "fix", "level")},
-        "seconds": round(before["seconds"] + found["seconds"], 3),
+        "seconds": round(passed["seconds"] + found["seconds"], 3),
     }
 
 
@@ -105,7 +112,13 @@ def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float
     # The cluster's variables may speak of the domain of a whole study; here a domain is these ranks.
     group = {"dispatcher": name, "expert_parallel": ranks, "expert_tensor_parallel": 1}
     topology = topology_of(group, nvlink_domain_gpus=ranks, gpus_per_node=ranks)
-    shared = {**env, **topology, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    shared = {
+        **variables_for(name, env),
+        **topology,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(ranks),
+    }
     probes = [
         Probe(
             name,
@@ -121,12 +134,23 @@ def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float
     return next((each for each in bad if each["error"] != "Hang"), bad[0] if bad else found[0])
 
 
-def _devices(env: Mapping[str, str]) -> tuple[int, tuple[Finding, ...]]:
-    """GPUs to be seen, and findings, asked for in a process of its own: a driver in trouble hangs whoever asks."""
+class _Seen(NamedTuple):
+    """What a look at the devices showed: GPUs that trials may use, findings, readings, files of the libraries."""
+
+    usable: int
+    findings: tuple[Finding, ...]
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    libraries: Mapping[str, Any] | None = None
+
+
+def _look_at_devices(env: Mapping[str, str]) -> _Seen:
+    """Asked for in a process of its own: a driver in trouble hangs whoever asks."""
     [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node"], env, _DEVICES)], _DEVICES_TIMEOUT_S)
     if not answer["available"]:
-        return 0, (Finding(_DEVICES, "fail", f"{answer['error']}: {answer['reason']}", "see dmesg and nvidia-smi"),)
-    return int(answer["gpus"]), tuple(Finding(**finding) for finding in answer["findings"])
+        says = f"{answer['error']}: {answer['reason']}"
+        return _Seen(0, (Finding(_DEVICES, "fail", says, "see dmesg and nvidia-smi"),))
+    findings = tuple(Finding(**finding) for finding in answer["findings"])
+    return _Seen(int(answer["usable"]), findings, tuple(answer["gpus"]), answer["libraries"])
 
 
 def _visible() -> int:
@@ -139,9 +163,14 @@ def main() -> None:
     """Print what this node's devices say, as one JSON line."""
     answer = Answer()
     answer.reached("devices")
-    gpus = nvml.read_gpus()
-    findings = devices.gpu_findings(gpus) + (devices.network_findings() if gpus else ())
-    told = {"gpus": min(len(gpus), _visible()), "findings": [asdict(finding) for finding in findings]}
+    gpus, absence = nvml.look()
+    findings = devices.gpu_findings(gpus, absence) + (devices.network_findings() if gpus else ())
+    told = {
+        "usable": min(len(gpus), _visible()),
+        "findings": [asdict(finding) for finding in findings],
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "libraries": library_files(),
+    }
     answer.finish({**verdict(_DEVICES, 0.0, level="devices"), **told})
 
 

@@ -11,12 +11,21 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
+from autotune_policies.surroundings import stale_variables
 from autotune_trials.checkout import import_path
 from autotune_trials.preflight.advice import advice
 from autotune_trials.preflight.verdict import Verdict, verdict
 from autotune_trials.processes import FAMILY_VARIABLE, describe_exit, kill_family, spawn
 
+_MOST_PRINTED_BYTES = 64 << 20
+_LAST_WORDS_BYTES = 64 << 10
 _DOING = {"installed": "reading its files", "exchange": "the exchange of tokens", "permute": "the fused permutation"}
+
+
+def variables_for(subject: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Those of a study's variables that trials of a dispatcher get: HybridEP's are for HybridEP alone."""
+    unwanted = stale_variables({"dispatcher": subject})
+    return {name: value for name, value in env.items() if name not in unwanted}
 
 
 class Probe:
@@ -41,6 +50,11 @@ class Probe:
         argv = [sys.executable, "-m", *arguments]
         self.process: subprocess.Popen[bytes] = spawn(argv, full, stdout=self._out, stderr=self._err)
 
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: it has ended, or prints without end, which would fill the disk."""
+        return self.process.poll() is not None or self._floods()
+
     def verdict(self, timeout_s: float) -> Verdict:
         """What it found, or how it failed to say so."""
         code = self.process.poll()
@@ -49,9 +63,11 @@ class Probe:
             return lines[-1]
         level = next((str(line["level"]) for line in reversed(lines) if "level" in line), self._level)
         doing = _DOING.get(level, f"the {level}" if level == "import" else f"the check of its {level}")
+        if code is None and self._floods():
+            return self._unavailable(level, "Flood", f"{doing} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
         if code is None:
             return self._unavailable(level, "Hang", f"{doing} did not come back within {timeout_s:g} s")
-        self._err.seek(0)
+        self._err.seek(max(0, os.fstat(self._err.fileno()).st_size - _LAST_WORDS_BYTES))
         last_words = self._err.read().decode(errors="replace").strip().splitlines()[-1:]
         said = f": {last_words[0]}" if last_words else ""
         return self._unavailable(level, "Crash" if code < 0 else "Exit", f"{doing} {describe_exit(code)}{said}")
@@ -61,6 +77,9 @@ class Probe:
         kill_family(self._marker, [self.process])
         self._out.close()
         self._err.close()
+
+    def _floods(self) -> bool:
+        return os.fstat(self._err.fileno()).st_size > _MOST_PRINTED_BYTES
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         self._out.seek(0)
@@ -87,7 +106,7 @@ def await_all(probes: Iterable[Probe], timeout_s: float, *, together: bool = Fal
     end_s = time.monotonic() + timeout_s
     try:
         while time.monotonic() < end_s:
-            ended = [probe for probe in running if probe.process.poll() is not None]
+            ended = [probe for probe in running if probe.over]
             if len(ended) == len(running) or (
                 together and not all(probe.verdict(timeout_s)["available"] for probe in ended)
             ):

@@ -4,7 +4,8 @@ from typing import Any
 
 Verdict = dict[str, Any]
 """``backend``, ``available``, ``reason`` (one line), ``error`` (class name or kind), ``fix`` (may be empty),
-``level`` (where it failed, or the last one that it passed), ``provider`` (whose package), ``notes``, ``seconds``."""
+``level`` (where it failed, or the last one that it passed), ``provider`` (whose package), ``notes``, ``untried``
+(levels that could not be tried here, and why: a good verdict says nothing of those), ``seconds``."""
 
 
 def verdict(
@@ -28,5 +29,6 @@ def verdict(
         "level": level,
         "provider": provider,
         "notes": notes or [],
+        "untried": {},
         "seconds": round(seconds, 3),
     }

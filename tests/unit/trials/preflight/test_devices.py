@@ -1,18 +1,30 @@
 """What NVML and device files say of a node, and what that means."""
 
+import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from autotune_trials.facts import node_facts
 from autotune_trials.preflight.devices import gpu_findings, network_findings
-from autotune_trials.preflight.nvml import Gpu, read_gpus
-from tests.support.planted import H100, Planted
+from autotune_trials.preflight.nvml import Gpu, look, read_gpus
+from tests.support.planted import H100, NVML, Planted
 
+GARBAGE = (None, 7, -1, "words", b"\xff", [], (1,), (1, 2), {"a": 1}, [1, 2], object(), 1.5, [None], True)
 FABRIC = {"clusterUuid": [7] * 16, "status": 0, "cliqueId": 3, "state": 3, "healthSummary": 1}
 Plant = Callable[..., None]
+
+
+def planted_nvml() -> ModuleType:
+    module = ModuleType("pynvml")
+    exec(NVML.replace("{gpus!r}", "[]"), module.__dict__)
+    return module
 
 
 @pytest.fixture
@@ -79,7 +91,59 @@ def test_the_domain_of_the_fabric(plant: Plant) -> None:
 def test_no_driver_and_no_gpu_are_unknown_and_no_failure(plant: Plant) -> None:
     for gpus in (None, []):
         plant(gpus)
-        assert [found.state for found in gpu_findings(read_gpus())] == ["unknown"]
+        assert [found.state for found in gpu_findings(*look())] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says", "fix"),
+    [
+        ("raise ModuleNotFoundError('No module', name='pynvml')", "NVML has no Python binding here", "nvidia-ml-py"),
+        ("import no_such_module", "NVML cannot be imported: No module named 'no_such_module'", "nvidia-ml-py"),
+        ("1 / 0", "NVML cannot be imported: division by zero", "nvidia-ml-py"),
+        ("", "NVML does not start: module 'pynvml' has no attribute 'nvmlInit'", "driver"),
+        ("def nvmlInit(): raise OSError('libnvidia-ml.so.1')", "NVML does not start: libnvidia-ml.so.1", "driver"),
+    ],
+)
+def test_why_there_is_no_nvml_is_told_and_a_gpu_that_is_there_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str, fix: str
+) -> None:
+    (tmp_path / "pynvml.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    gpus, absence = look()
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    [found] = gpu_findings(gpus, absence, tmp_path)
+    assert (gpus, found.state) == ((), "unknown")
+    assert found.says == f"no GPU to be seen: {says}"
+    assert fix in found.fix
+    for name in ("nvidia0", "nvidiactl"):
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    [found] = gpu_findings(gpus, absence, tmp_path)
+    assert found.state == "warn"
+    assert found.says.endswith(", but there is /dev/nvidia0")
+
+
+@given(st.sampled_from(GARBAGE), st.sampled_from(GARBAGE))
+def test_an_nvml_that_answers_with_garbage_leaves_readings_unknown(one: object, other: object) -> None:
+    """Whatever the functions of a binding give, nobody is hurt."""
+    nvml = ModuleType("pynvml")
+    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetCount = lambda: 2  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
+    answers = [name for name in vars(planted_nvml()) if name.startswith("nvml") and name not in vars(nvml)]
+    for number, name in enumerate(answers):
+        setattr(nvml, name, lambda *_, given=(one, other)[number % 2]: given)
+    nvml.c_nvmlGpuFabricInfo_v3_t = lambda: other  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pynvml", nvml)
+        gpus = read_gpus()
+        facts = node_facts()
+    assert [gpu.index for gpu in gpus] == [0, 1]
+    assert all(isinstance(gpu.name, str) for gpu in gpus)
+    json.dumps([asdict(gpu) for gpu in gpus])
+    json.dumps(facts)
+    gpu_findings(gpus)
 
 
 def test_device_files(tmp_path: Path) -> None:
