@@ -109,6 +109,12 @@ def in_doubt_lost(outcome: TrialOutcome, earlier: Iterable[TrialOutcome], hosts:
     )
 
 
+def completed(outcomes: Iterable[TrialOutcome], settings: Settings) -> TrialOutcome | None:
+    """The first complete run of these settings; None where there is none."""
+    complete = (outcome for outcome in outcomes if outcome.state is TrialState.COMPLETE)
+    return next((outcome for outcome in complete if outcome.settings == settings), None)
+
+
 def against_baseline(outcome: TrialOutcome, outcomes: Iterable[TrialOutcome], reference: Reference) -> TrialOutcome:
     """A complete outcome as INFEASIBLE where it trained to other numbers than the baseline; any other unchanged.
 
@@ -119,8 +125,7 @@ def against_baseline(outcome: TrialOutcome, outcomes: Iterable[TrialOutcome], re
     """
     if outcome.state is not TrialState.COMPLETE or outcome.settings == reference.baseline:
         return outcome
-    complete = (other for other in outcomes if other.state is TrialState.COMPLETE)
-    theirs = next((other for other in complete if other.settings == reference.baseline), None)
+    theirs = completed(outcomes, reference.baseline)
     if theirs is None:
         return outcome
     alike = begin_alike(outcome.settings, reference.baseline, reference.contract, reference.program, reference.device)

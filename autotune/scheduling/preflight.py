@@ -38,28 +38,24 @@ class Preflight:
     @property
     def unavailable(self) -> dict[str, str]:
         """Reason by backend that at least one node cannot run: a gang may land on any of them."""
-        reasons: dict[str, dict[str, list[str]]] = {}
-        for node in self.nodes:
-            for backend, verdict in node.verdicts.items():
-                if not verdict["available"]:
-                    reason = f"{verdict['error']}: {verdict['reason']}"
-                    reasons.setdefault(backend, {}).setdefault(reason, []).append(node.host)
-        return {backend: "; ".join(self._said(*item) for item in found.items()) for backend, found in reasons.items()}
+        return self._by_backend(
+            (backend, f"{verdict['error']}: {verdict['reason']}", node.host)
+            for node in self.nodes
+            for backend, verdict in node.verdicts.items()
+            if not verdict["available"]
+        )
 
     @property
     def untried(self) -> dict[str, str]:
         """What could not be tried, by backend that nothing speaks against: it counts as available all the same."""
-        reasons: dict[str, dict[str, list[str]]] = {}
-        for node in self.nodes:
-            for backend, verdict in node.verdicts.items():
-                for level, why in verdict["untried"].items():
-                    reasons.setdefault(backend, {}).setdefault(f"{level}: {why}", []).append(node.host)
         unavailable = self.unavailable
-        return {
-            backend: "; ".join(self._said(*item) for item in found.items())
-            for backend, found in reasons.items()
+        return self._by_backend(
+            (backend, f"{level}: {why}", node.host)
+            for node in self.nodes
+            for backend, verdict in node.verdicts.items()
+            for level, why in verdict["untried"].items()
             if backend not in unavailable
-        }
+        )
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -89,6 +85,13 @@ class Preflight:
         if self.pinned:  # the baseline is another one then, so nothing is comparable with what ran without the pin
             digest = fingerprint({"nodes": digests, "pinned": self.pinned})
         return Surroundings(digest, dict(first.facts["versions"]), self.unavailable, self.pinned)
+
+    def _by_backend(self, told: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+        """One line for each backend, from backend, reason and host."""
+        reasons: dict[str, dict[str, list[str]]] = {}
+        for backend, reason, host in told:
+            reasons.setdefault(backend, {}).setdefault(reason, []).append(host)
+        return {backend: "; ".join(self._said(*item) for item in found.items()) for backend, found in reasons.items()}
 
     def _said(self, reason: str, hosts: Sequence[str]) -> str:
         if len(hosts) == len(self.nodes):

@@ -22,7 +22,7 @@ from autotune.measure.account import Account, account_of
 from autotune.measure.confirmation import confirmation_gpu_s
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.profile import profile_gpu_s
-from autotune.measure.settle import Reference, settled
+from autotune.measure.settle import Reference, completed, settled
 from autotune.measure.surroundings import Surroundings
 from autotune.request import TuneRequest
 from autotune.search.epochs import SURROUNDINGS, Epoch, epochs_of
@@ -158,8 +158,7 @@ class Study:
     @property
     def baseline(self) -> TrialOutcome | None:
         """The baseline's measurement; None where it has not completed."""
-        complete = (outcome for outcome in self.outcomes() if outcome.state is TrialState.COMPLETE)
-        return next((outcome for outcome in complete if outcome.settings == self._baseline), None)
+        return completed(self.outcomes(), self._baseline)
 
     def launched(self) -> int:
         """Launched trials of the present epoch that count: ended, and not to be run again."""

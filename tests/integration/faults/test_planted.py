@@ -10,16 +10,15 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from autotune.measure.outcome import TrialState
 from autotune.measure.settle import Reference, against_baseline
 from autotune.scheduling.local_gang import LocalGang
-from autotune.scheduling.trainable import execute
 from autotune_policies.settings import resolve
 from autotune_trials.spec import Contract, GangShape, ModelShape, TrialSpec
+from tests.support.faults import IMPORTS, MARKER_VARIABLE, run_to_nothing_left, throttled_nvml
 
 pytestmark = pytest.mark.service
 
@@ -31,38 +30,6 @@ MODEL = ModelShape(
 )  # fmt: skip
 ASKED = {"expert_parallel": 2, "dispatcher": "deepep", "num_sms": 20, "cuda_graph_impl": "local",
          "cuda_graph_modules": ["attn"]}  # fmt: skip
-
-IMPORTS = {
-    "abi_error": 'raise ImportError("deep_ep_cpp.so: undefined symbol: _Z14THPStream_WrapRKN3c106StreamE")',
-    "import_segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
-    "import_hang": "import threading; threading.Event().wait()",
-}
-
-
-def throttled_nvml(share):
-    """An NVML of one GPU whose clocks are lowered by heat in this share of the samples."""
-    asked = iter(range(10**6))
-    return SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetCurrentClocksEventReasons=lambda handle: 0x40 if next(asked) % 100 < 100 * share else 0x1,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
-        nvmlDeviceGetTemperature=lambda handle, sensor: 91,
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [],
-    )
-
-
-def alive(marker):
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if f"TEST_MARKER={marker}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
 
 
 @pytest.fixture
@@ -87,18 +54,15 @@ def run(tmp_path):
             gang=GangShape(2, ranks // 2, "cpu"),
             env={
                 "PLANTED": json.dumps({str(rank): fault for rank, fault in faults.items()}),
-                "TEST_MARKER": marker,
+                MARKER_VARIABLE: marker,
                 "PYTHONPATH": os.pathsep.join([str(libraries), *paths]),
             },
             deadline_s=90.0,
             stall_s=STALL_S if "hang" in " ".join(faults.values()) else 60.0,
         )
         folder = tmp_path / "trials" / f"{spec.trial:04d}"
-        folder.mkdir(parents=True)
         gang = LocalGang(tmp_path / "gang" / f"{spec.trial}", argv=argv, nvml=nvml)
-        outcome = execute(gang, spec, folder)
-        assert alive(marker) == []
-        return outcome, folder
+        return run_to_nothing_left(gang, spec, folder, marker), folder
 
     return run_planted
 

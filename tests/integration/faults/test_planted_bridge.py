@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune import resources
 from autotune.measure.outcome import TrialState
 from autotune.request import load_request
 from autotune.scheduling.local_gang import LocalGang
-from autotune.scheduling.trainable import execute
-from tests.integration.faults.test_planted import alive
+from tests.support.faults import MARKER_VARIABLE, run_to_nothing_left, write_recipe_model
 
 pytestmark = [
     pytest.mark.service,
@@ -35,18 +33,14 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = tmp_path / "tiny-recipe.yaml"
-    text = resources.locate("models", "tiny-moe").read_text(encoding="utf-8")
-    parts = {"function": "tiny", "entry": "pretrain", "forward_step": "pretrain_step"}
-    lines = [f"    {name}: stand_in_recipe:{function}" for name, function in parts.items()]
-    model.write_text("\n".join([text, "recipes:", "  local:", *lines, ""]), encoding="utf-8")
+    write_recipe_model(model)
     marker = uuid.uuid4().hex
 
     def run_planted(fault, stall_s=60.0):
         request = load_request(str(model), "local", trial="bridge", override=[f"fail={fault}"], home=tmp_path)
         spec = request.spec(0, request.space.baseline)
-        spec = replace(spec, stall_s=stall_s, env={**spec.env, "TEST_MARKER": marker})
-        outcome = execute(LocalGang(tmp_path / "gang"), spec, tmp_path)
-        assert alive(marker) == []
+        spec = replace(spec, stall_s=stall_s, env={**spec.env, MARKER_VARIABLE: marker})
+        outcome = run_to_nothing_left(LocalGang(tmp_path / "gang"), spec, tmp_path, marker)
         assert outcome.tokens_per_s_per_gpu is None
         return outcome
 

@@ -15,9 +15,8 @@ from autotune.measure.outcome import TrialState
 from autotune.measure.settle import Reference, against_baseline
 from autotune.request import load_request
 from autotune.scheduling.local_gang import LocalGang
-from autotune.scheduling.trainable import execute
 from autotune_trials.spec import Contract
-from tests.integration.faults.test_planted import IMPORTS, alive, throttled_nvml
+from tests.support.faults import IMPORTS, MARKER_VARIABLE, run_to_nothing_left, throttled_nvml
 
 pytestmark = [pytest.mark.service, pytest.mark.trial]
 
@@ -46,12 +45,10 @@ def run(tmp_path, monkeypatch):
         request = load_request("tiny-moe", "local", trial="command", command=shlex.join(words), home=tmp_path)
         number = next(numbers)
         spec = request.spec(number, {**request.space.baseline, **settings})
-        spec = replace(spec, stall_s=stall_s, env={**spec.env, "TEST_MARKER": marker})
+        spec = replace(spec, stall_s=stall_s, env={**spec.env, MARKER_VARIABLE: marker})
         folder = tmp_path / "trials" / f"{number:04d}"
-        folder.mkdir(parents=True)
-        outcome = execute(LocalGang(tmp_path / "gang" / f"{number}", nvml=nvml), spec, folder)
-        assert alive(marker) == []
-        return outcome, folder
+        gang = LocalGang(tmp_path / "gang" / f"{number}", nvml=nvml)
+        return run_to_nothing_left(gang, spec, folder, marker), folder
 
     return run_planted
 

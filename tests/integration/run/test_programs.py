@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from autotune import resources
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.request import load_request
 from autotune.scheduling.local_gang import LocalGang
 from autotune_policies import load_policy
+from tests.support.faults import write_recipe_model
 
 from .conftest import ROOT, Command
 
@@ -141,10 +141,7 @@ def test_a_command_outside_the_contract_is_rejected(tmp_path: Path) -> None:
 def recipe_model(tmp_path: Path) -> Path:
     """The tiny model's file with a recipe and a loop of its own."""
     file = tmp_path / "tiny-recipe.yaml"
-    text = resources.locate("models", "tiny-moe").read_text(encoding="utf-8")
-    parts = {"function": "tiny", "entry": "pretrain", "forward_step": "pretrain_step"}
-    lines = [f"    {name}: stand_in_recipe:{function}" for name, function in parts.items()]
-    file.write_text("\n".join([text, "recipes:", "  local:", *lines, ""]), encoding="utf-8")
+    write_recipe_model(file)
     return file
 
 
