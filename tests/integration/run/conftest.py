@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune import resources
+
 ROOT = Path(__file__).resolve().parents[3]
 _MARKER = "AUTOTUNE_TEST_RUN"
 
@@ -98,6 +100,18 @@ def own_command(tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path)
     yield made
     made.kill_everything()
+
+
+@pytest.fixture
+def short_model(tmp_path: Path) -> str:
+    """File of the tiny model with less to do per trial, for studies whose numbers are of no interest."""
+    text = resources.locate("models", "tiny-moe").read_text(encoding="utf-8")
+    for long, short in (("global_batch_size: 8", "global_batch_size: 4"), ("  steps: 10", "  steps: 6")):
+        assert long in text
+        text = text.replace(long, short)
+    path = tmp_path / "short.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,13 @@ from .conftest import Command
 pytestmark = [pytest.mark.service, pytest.mark.trial, pytest.mark.head]
 
 Outcomes = Callable[[Path], dict[int, dict[str, Any]]]
-COMMON = ("start", "--model", "tiny-moe", "--cluster", "local", "--confirm", "0", "--json")
-START = (*COMMON, "--trials", "3")
+START = ("start", "--cluster", "local", "--confirm", "0", "--json")
+SHORT = 3
 LONG = 12  # trials: more than pass while a busy machine answers questions about the run
 
 
 def interrupt_in_the_second_launch(
-    command: Command, number: int, look: Callable[[], None] = lambda: None, arguments: tuple[str, ...] = START
+    command: Command, number: int, arguments: tuple[str, ...], look: Callable[[], None] = lambda: None
 ) -> "subprocess.CompletedProcess[str]":
     """Run until the first trial has ended and the second one trains, look around, then send the driver a signal."""
     process = command.start(*arguments)
@@ -43,22 +43,25 @@ def interrupt_in_the_second_launch(
     return command.finish(process, timeout_s=150)
 
 
-def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(own_command: Command, outcomes: Outcomes) -> None:
-    killed = interrupt_in_the_second_launch(own_command, signal.SIGKILL)
+def test_a_killed_driver_leaves_nothing_and_the_same_command_goes_on(
+    own_command: Command, short_model: str, outcomes: Outcomes
+) -> None:
+    asked = (*START, "--model", short_model, "--trials", str(SHORT))
+    killed = interrupt_in_the_second_launch(own_command, signal.SIGKILL, asked)
     left = own_command.wait_until_gone(60)
     study = own_command.home / "tiny-moe-local"
     before = (study / "trials/0000/outcome.json").stat().st_mtime_ns
 
-    again = own_command.run(*START)
+    again = own_command.run(*asked)
 
     assert killed.returncode == -signal.SIGKILL
     assert left == []
     assert again.returncode == 0, again.stderr
     launched = outcomes(study)
     assert (study / "trials/0000/outcome.json").stat().st_mtime_ns == before
-    assert len({json.dumps(outcome["settings"], sort_keys=True) for outcome in launched.values()}) == 3
+    assert len({json.dumps(outcome["settings"], sort_keys=True) for outcome in launched.values()}) == SHORT
     summary = json.loads(again.stdout)
-    assert sum(n for state, n in summary["counts"].items() if state in ("COMPLETE", "INFEASIBLE", "FALLBACK")) == 3
+    assert sum(n for state, n in summary["counts"].items() if state in ("COMPLETE", "INFEASIBLE", "FALLBACK")) == SHORT
     assert own_command.wait_until_gone(60) == []
 
 
@@ -76,7 +79,7 @@ def ray_state(dashboard: str, what: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_gang_and_keep_the_study(
-    own_command: Command, outcomes: Outcomes, number: int
+    own_command: Command, short_model: str, outcomes: Outcomes, number: int
 ) -> None:
     seen: dict[str, list[dict[str, Any]]] = {}
 
@@ -86,7 +89,9 @@ def test_ctrl_c_and_sigterm_end_the_gang_and_keep_the_study(
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{dashboard}/api/v0/actors", timeout=20)
 
-    interrupted = interrupt_in_the_second_launch(own_command, number, look, (*COMMON, "--trials", str(LONG)))
+    interrupted = interrupt_in_the_second_launch(
+        own_command, number, (*START, "--model", short_model, "--trials", str(LONG)), look
+    )
 
     assert interrupted.returncode == 1
     assert "error: interrupted; study 'tiny-moe-local' keeps what had finished" in interrupted.stderr

@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.service, pytest.mark.trial, pytest.mark.head]
 _RANKED = ("counts", "pareto", "best")
 
 
-def test_profiling_leaves_two_files_and_the_ranking_as_it_was(command: Command) -> None:
-    asked = ("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "2", "--confirm", "0", "--json")
+def test_profiling_leaves_two_files_and_the_ranking_as_it_was(own_command: Command, short_model: str) -> None:
+    command = own_command
+    asked = ("start", "--model", short_model, "--cluster", "local", "--trials", "2", "--confirm", "0", "--json")
     before = command.run(*asked)
     assert before.returncode == 0, before.stderr
     after = command.run(*asked, "--profile")
