@@ -7,6 +7,7 @@ import pytest
 _FILL_THE_MACHINE = ("conformance", "integration", "gpu")
 
 
+@pytest.hookimpl(tryfirst=True)  # the workers of xdist look for groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.pluginmanager.hasplugin("xdist"):
         return
