@@ -13,6 +13,14 @@ VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# $(call pytest,MARKS): small tests beside each other, then one by one those whose own processes fill the machine; with
+# ARGS just what they say.
+LARGE := tests/conformance tests/integration tests/gpu
+define pytest
+	$(if $(ARGS),$(PYTEST) -m "$(1)" $(ARGS),$(PYTEST) -m "$(1)" tests $(LARGE:%=--ignore=%) --numprocesses 2)
+	$(if $(ARGS),,$(PYTEST) -m "$(1)" $(LARGE) --durations=25 --durations-min=5)
+endef
+
 # Megatron-Bridge needs Python 3.12, and is installed without what it asks for: that wants a GPU.
 BRIDGE := $(if $(filter 3.12,$(VERSION)),megatron-bridge==0.6.2)
 
@@ -34,10 +42,10 @@ drafts: $(VENV)/.dev ## write the predicted policies in policies/drafts again
 environment: $(VENV)/.dev ## only make the virtual environment that the tests need
 
 test: lint ## lint, types and the whole test suite but what is marked slow
-	$(PYTEST) --numprocesses 2 --dist loadgroup -m "not slow and not bench" $(ARGS)
+	$(call pytest,not slow and not bench)
 
 test-trial: $(VENV)/.dev ## only the tests on Megatron-Core and Megatron-Bridge, e.g. PYTHON=python3.12 for newer releases
-	$(PYTEST) -m "(trial or bridge) and not head and not slow and not bench" $(ARGS)
+	$(call pytest,(trial or bridge) and not head and not slow and not bench)
 
 test-slow: $(VENV)/.dev ## only the tests marked slow
 	$(PYTEST) -m slow $(ARGS)
