@@ -117,13 +117,19 @@ def _by_measuring(recorded: Recorded, home: Path, asked: dict[str, Any]) -> tupl
 
     specs = dict(_runs(recorded, request, asked["repeats"]))
 
+    ended: list[TrialOutcome] = []  # with those that were lost or disturbed and run again
     with Progress(len(specs)) as progress:
+
+        def on_end(outcome: TrialOutcome) -> None:
+            ended.append(outcome)
+            progress.ended(outcome)
+
         surroundings, outcomes = measure_in_turns(
             request,
             [spec for spec, _ in specs.values()],
             address=asked["address"],
             on_ready=lambda found: require_comparable(recorded, found),
-            on_end=progress.ended,
+            on_end=on_end,
         )
     by_name: dict[str, list[TrialOutcome]] = {"policy": [], "runner_up": []}
     for outcome in outcomes:
@@ -137,7 +143,7 @@ def _by_measuring(recorded: Recorded, home: Path, asked: dict[str, Any]) -> tupl
         for outcome in outcomes
     ]  # fmt: skip
     document = {
-        **_document(found), "runs": runs, "gpu_hours": gpu_hours(outcomes), "fingerprint": surroundings.fingerprint,
+        **_document(found), "runs": runs, "gpu_hours": gpu_hours(ended), "fingerprint": surroundings.fingerprint,
         "folder": str(request.folder),
     }  # fmt: skip
     write_atomically(request.folder / "check.json", json.dumps(document, indent=1).encode())

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from statistics import fmean
 from typing import Any
 
 from autotune.export.pareto import front, winner
-from autotune.measure.compare import compare_series
+from autotune.measure.compare import TIE_WITHIN, compare_series
+from autotune.measure.confirm import Objection
 from autotune.measure.confirmation import (
     Confirmation,
     NextRun,
@@ -16,6 +18,7 @@ from autotune.measure.confirmation import (
     recorded_runs,
 )
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
+from autotune.measure.matched import with_trials
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.steady import FEWEST_STEPS
 from autotune.measure.surroundings import Surroundings
@@ -32,8 +35,9 @@ def finalists_of(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list
     """The trials to be run again before one of them is chosen, fastest first; empty where nothing is confirmed.
 
     Selected by throughput, these are the trials that noise cannot tell from the fastest one (their steps do not, or
-    they are closer than two runs of one configuration may be), and at least the runner-up. Selected otherwise, speed
-    does not decide: the selected trial is measured again beside the fastest one.
+    they are closer than two runs of one configuration may be), and at least the runner-up. A median is blind to steps
+    that are often slow, so the trial whose mean step is the lowest is a finalist too where it leads. Selected
+    otherwise, speed does not decide: the selected trial is measured again beside the fastest one.
     """
     return _candidates(request, outcomes) if request.effort.confirm.repeats else []
 
@@ -48,7 +52,11 @@ def _candidates(request: TuneRequest, outcomes: Sequence[TrialOutcome]) -> list[
         chosen = winner(front(ordered), request.select)
         return [fastest] if chosen.trial == fastest.trial else [fastest, chosen]
     near = [outcome for index, outcome in enumerate(ordered) if index < 2 or _within_noise(fastest, outcome)]
-    return near[: request.effort.confirm.finalists]
+    finalists = near[: request.effort.confirm.finalists]
+    steadiest = min(ordered, key=_mean_step_time_s)
+    if _mean_step_time_s(steadiest) < min(map(_mean_step_time_s, finalists)) * (1.0 - TIE_WITHIN):
+        finalists[-1] = steadiest
+    return finalists
 
 
 def confirmation_in(
@@ -102,6 +110,7 @@ def confirmation_evidence(found: Confirmation) -> dict[str, Any]:
             {
                 "trial": trial,
                 "step_time_s": found.step_time_s(trial),
+                "mean_step_time_s": found.mean_step_time_s(trial),
                 "peak_memory_bytes": found.peak_memory_bytes(trial),
                 "run_medians_s": found.run_medians_s(trial),
                 **ratio_of(found, trial),
@@ -112,7 +121,10 @@ def confirmation_evidence(found: Confirmation) -> dict[str, Any]:
         "dropped": {str(trial): reason for trial, reason in found.dropped.items()},
         "repeats": found.repeats,
         "tie_set": list(found.members),
-        "leanest": found.leanest,
+        "objections": [
+            {"faster": int(one.faster), "slower": int(one.slower), "reason": _reason(one)} for one in found.objections
+        ],
+        "chosen": found.chosen,
         "between_runs": found.tied.between_runs if found.tied else None,
         "complete": not found.missing,
     }
@@ -139,6 +151,9 @@ def sentences(found: Confirmation) -> list[str]:
     if others:
         tied = ", ".join(map(str, found.members))
         lines.append(f"Confirmed ({runs}): trials {tied} tie; {_why_taken(found)}.")
+        lines += [
+            f"Trial {one.slower} is not beaten by trial {one.faster}: {_reason(one)}." for one in found.objections
+        ]
     else:
         lines.append(f"Confirmed ({runs}): trial {fastest} is the fastest.")
     for trial in found.runs:
@@ -153,15 +168,19 @@ def sentences(found: Confirmation) -> list[str]:
 
 def _why_taken(found: Confirmation) -> str:
     """Why the trial is taken from a tie set."""
-    assert found.leanest is not None
+    assert found.chosen is not None
     peaks = {trial: found.peak_memory_bytes(trial) for trial in found.members}
-    mine = peaks.pop(found.leanest)
+    mine = peaks.pop(found.chosen)
     known = [peak for peak in peaks.values() if peak is not None]
     if mine is None or (known and min(known) < mine):
-        return f"trial {found.leanest} is taken"
+        return f"trial {found.chosen} is taken, since the mean step of the leaner ones is over 4 % longer"
     if mine in known:
-        return f"trial {found.leanest} is taken, since none of them needs less memory"
-    return f"trial {found.leanest} needs the least memory of them"
+        return f"trial {found.chosen} is taken: none needs less memory, nor as little with a shorter mean step"
+    return f"trial {found.chosen} needs the least memory of them"
+
+
+def _reason(objection: Objection) -> str:
+    return with_trials(objection.reason, int(objection.faster), int(objection.slower))
 
 
 def _within_noise(fastest: TrialOutcome, outcome: TrialOutcome) -> bool:
@@ -174,3 +193,9 @@ def _within_noise(fastest: TrialOutcome, outcome: TrialOutcome) -> bool:
 def _step_time_s(outcome: TrialOutcome) -> float:
     assert outcome.step_time_s is not None
     return outcome.step_time_s
+
+
+def _mean_step_time_s(outcome: TrialOutcome) -> float:
+    """Mean step after the warm-up, pauses included."""
+    compiling = len(outcome.set_aside.get("warm_up", ()))
+    return fmean(outcome.measured_step_times_s[compiling:] or [_step_time_s(outcome)])

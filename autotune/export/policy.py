@@ -19,8 +19,9 @@ from autotune.files import write_atomically
 from autotune.measure.caveats import caveats, routing_label
 from autotune.measure.confirmation import Confirmation
 from autotune.measure.matched import fastest_pairs
-from autotune.measure.objective import median_interval
+from autotune.measure.objective import MedianInterval, median_interval
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.stopping import MIN_STEPS, dependent_interval
 from autotune_policies.backends import BACKENDS
 from autotune_policies.policy import Policy, dump_policy
 from autotune_policies.settings import Settings, model_parallel_ranks, resolve
@@ -261,14 +262,7 @@ def _step_time(outcome: TrialOutcome, confirmation: Confirmation | None) -> dict
     if confirmation is not None and outcome.trial in confirmation.runs:
         return step_time_evidence(confirmation, outcome.trial)
     steps = outcome.counted_step_times_s
-    interval = median_interval(steps)
-    if interval is None:
-        method = f"none: a distribution-free interval needs 6 measured steps, but there are {len(steps)}"
-    else:
-        method = (
-            f"order statistics of the {len(steps)} measured steps, coverage {interval.coverage:.3f} if they "
-            "were independent; they are of one run, so differences between runs are not in it"
-        )
+    interval, method = _interval_of(steps)
     return {
         "median": outcome.step_time_s,
         "ci95": [interval.low_s, interval.high_s] if interval else None,
@@ -277,6 +271,20 @@ def _step_time(outcome: TrialOutcome, confirmation: Confirmation | None) -> dict
         "steps": len(steps),
         "repeats": 1,
     }
+
+
+def _interval_of(steps: Sequence[float]) -> tuple[MedianInterval | None, str]:
+    """Interval of the median of one run's steps, and how it was found; of a few steps nobody knows their dependence."""
+    one_run = "they are of one run, so differences between runs are not in it"
+    if (wide := dependent_interval(steps)) is not None:
+        how = f"coverage {wide.coverage:.3f} allowing for their dependence; {one_run}"
+        return wide, f"order statistics of the {len(steps)} measured steps, {how}"
+    if len(steps) >= MIN_STEPS:
+        return None, f"none: the {len(steps)} measured steps depend on each other too much"
+    if (short := median_interval(steps)) is not None:
+        how = f"coverage {short.coverage:.3f} if they were independent; {one_run}"
+        return short, f"order statistics of the {len(steps)} measured steps, {how}"
+    return None, f"none: a distribution-free interval needs 6 measured steps, but there are {len(steps)}"
 
 
 def _others(

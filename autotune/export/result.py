@@ -16,7 +16,7 @@ from autotune.export.pareto import winner as choose
 from autotune.export.policy import StudyFacts, make_policy, write_policy
 from autotune.export.report import gpu_hours, summary
 from autotune.files import write_atomically
-from autotune.measure.confirmation import Confirmation, with_confirmed_numbers
+from autotune.measure.confirmation import Confirmation, confirmation_gpu_s, with_confirmed_numbers
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.profile import profile_gpu_s, profiles_of, write_profiles
 from autotune.measure.surroundings import Surroundings
@@ -129,12 +129,11 @@ def choose_policy(
     best, winner = best_of(request, outcomes, confirmation)
     if winner is None or surroundings is None:
         return None
-    runs = [run for of in confirmation.runs.values() for run in of] if confirmation else []
     facts = StudyFacts(
         study=request.study, model=request.model, shape=request.shape, cluster=request.cluster.name,
         contract=request.contract, gang=request.gang, stack=surroundings.stack, fingerprint=surroundings.fingerprint,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        gpu_hours=gpu_hours([*outcomes, *runs]) + profile_gpu_s(request) / 3600.0,
+        gpu_hours=gpu_hours(outcomes) + (confirmation_gpu_s(request) + profile_gpu_s(request)) / 3600.0,
         env=request.environment(winner.settings), launch=request.cluster.launch,
         program=request.program, recipe=request.recipe, command=request.command,
     )  # fmt: skip
@@ -161,16 +160,16 @@ def best_of(
 ) -> tuple[Sequence[TrialOutcome], TrialOutcome | None]:
     """The Pareto front within the request's memory limit, and the trial to use.
 
-    Selected by throughput, that is the leanest of those which tied as the fastest when they were run again; it stands
-    in the front even where another trial's single run looked better in both respects. What failed when it was run
-    again is in neither.
+    Selected by throughput, that is the one chosen of those which tied as the fastest when they were run again; it
+    stands in the front even where another trial's single run looked better in both respects. What failed when it was
+    run again is in neither.
     """
     dropped = confirmation.dropped if confirmation else {}
     held = [outcome for outcome in within_limit(request, outcomes) if outcome.trial not in dropped]
     best = pareto_front(held)
-    if request.select != "throughput" or confirmation is None or confirmation.leanest is None:
+    if request.select != "throughput" or confirmation is None or confirmation.chosen is None:
         return best, choose(best, request.select) if best else None
-    winner = next(outcome for outcome in held if outcome.trial == confirmation.leanest)
+    winner = next(outcome for outcome in held if outcome.trial == confirmation.chosen)
     joined = best if winner in best else sorted([*best, winner], key=lambda outcome: outcome.step_time_s or 0.0)
     return joined, winner
 

@@ -3,11 +3,11 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, floor, fsum, log
+from math import exp, expm1, floor, fsum, log
 from statistics import median
 from typing import Literal
 
-from autotune.measure.dependence import effective_steps, logarithms, student_quantile
+from autotune.measure.dependence import effective_steps, logarithms, order_statistics, student_quantile
 from autotune.measure.stays import may_be_chance, stays_at
 from autotune.measure.steady import SteadySteps, steady_steps
 
@@ -20,8 +20,14 @@ by 0.1 % at best, and variants that turned out to be identical have differed by 
 FEWEST_INDEPENDENT = 3.0
 """Independent steps that a series must be worth to win or lose; what wanders more has not shown its level yet."""
 
-_MEANS_SIGMAS = 2.0
-"""Standard deviations from which on a difference of means is taken for more than noise."""
+_PART = 1 / 4
+"""Share of a run's steps whose median stands for it when the others are on another level."""
+
+_LIKELY = 0.5
+"""Share of runs on one level with a stretch like it, above which a stretch explains nothing."""
+
+_MOST_ORDERED = 4000
+"""Steps of a series that are paired with those of the other; of a longer one, as many evenly spaced quantiles."""
 
 _RESOLUTION = 1e-12
 """Differences of logarithms closer than this are one."""
@@ -60,8 +66,8 @@ def compare_series(a: Sequence[float], b: Sequence[float], *, tie_within: float 
     count for as many as independent ones would (``effective_steps``).
 
     There is no winner when a run has no steady speed or is worth too few independent steps, when a run was at the other
-    one's speed for a while, nor when the totals say the opposite: a median is blind to steps that are often, but not
-    mostly, slow.
+    one's speed for a while, when one stretch of the slower run makes most of the difference, nor when the means say the
+    opposite: a median is blind to steps that are often, but not mostly, slow. Pauses that were set aside say nothing.
 
     Args:
         a: Step times of A, positive and finite.
@@ -84,7 +90,12 @@ def compare_series(a: Sequence[float], b: Sequence[float], *, tie_within: float 
         verdict = "b_faster"
     reason = _unsteady(kept, worth)
     if verdict != "tie":
-        reason = reason or _wandering(a, b, ours, theirs) or _contradicted(a, b, kept, middle)
+        reason = (
+            reason
+            or _wandering(a, b, ours, theirs)
+            or _explained(ours, theirs, kept, middle)
+            or _contradicted(kept, middle)
+        )
     return Comparison(
         verdict="tie" if reason else verdict,
         ratio=exp(middle),
@@ -116,41 +127,42 @@ def _wandering(a: Sequence[float], b: Sequence[float], ours: list[float], theirs
     return may_be_chance(stays_at(logarithms(a), *levels), stays_at(logarithms(b), *reversed(levels)))
 
 
-def _contradicted(a: Sequence[float], b: Sequence[float], kept: tuple[SteadySteps, SteadySteps], middle: float) -> str:
-    """How the mean steps say the opposite of the medians, in words; empty when they do not.
+def _explained(ours: list[float], theirs: list[float], kept: tuple[SteadySteps, SteadySteps], middle: float) -> str:
+    """How one stretch makes more than half of the difference, in words; empty when none does.
 
-    Where it is the steps that count, the margin decides; pauses and disturbance must also be beyond chance.
+    Whatever disturbs a run slows it, so the faster part of the slower run is the one to win against.
     """
-    counted, _ = _log_mean_ratio(kept[0].step_times_s, kept[1].step_times_s)
-    everything, deviation = _log_mean_ratio(_after_warm_up(a, kept[0]), _after_warm_up(b, kept[1]))
-    for total, noise, which in (
-        (counted, 0.0, "the steps that count"),
-        (everything, _MEANS_SIGMAS * deviation, "all steps after warm-up"),
-    ):
-        if total * middle < 0.0 and abs(total) > max(noise, TIE_WITHIN):
-            slower, faster = ("A", "B") if total > 0.0 else ("B", "A")
-            return (
-                f"by the median {slower} is faster, by the mean of {which} {faster} is, "
-                f"where {slower} takes {exp(abs(total)) - 1.0:.1%} longer"
-            )
-    return ""
+    name, own, other, steady = ("A", ours, theirs, kept[0]) if middle > 0.0 else ("B", theirs, ours, kept[1])
+    if not (stretch := steady.stretch) or stretch.chance > _LIKELY:
+        return ""
+    inside, outside = own[stretch.first : stretch.end], own[: stretch.first] + own[stretch.end :]
+    part, slow = (outside, inside) if median(inside) > median(outside) else (inside, outside)
+    if len(part) < _PART * len(own):
+        return ""
+    left = _median_difference(order_statistics(part, _MOST_ORDERED), order_statistics(other, _MOST_ORDERED))
+    if left >= abs(middle) / 2.0:
+        return ""
+    return (
+        f"{name} went slower for {len(slow)} of {len(own)} steps, and its other steps take {expm1(abs(left)):.1%} "
+        f"{'longer' if left > 0.0 else 'less'} than those of {'B' if name == 'A' else 'A'}"
+    )
 
 
-def _log_mean_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """Logarithm of the mean of A over that of B, and its standard deviation."""
-    logs, variance = [], 0.0
-    for series in (a, b):
-        unit = max(series)  # so that neither sum nor square leaves the range of numbers
-        mean = fsum(value / unit for value in series) / len(series)
-        squares = fsum((value / unit / mean - 1.0) ** 2 for value in series) / max(1, len(series) - 1)
-        variance += squares / effective_steps(logarithms(series))
-        logs.append(log(unit) + log(mean))
-    return logs[0] - logs[1], variance**0.5
+def _contradicted(kept: tuple[SteadySteps, SteadySteps], middle: float) -> str:
+    """How the mean of the steps that count says the opposite of the medians, in words; empty when it does not."""
+    total = _log_mean(kept[0].step_times_s) - _log_mean(kept[1].step_times_s)
+    if total * middle >= 0.0 or abs(total) <= TIE_WITHIN:
+        return ""
+    slower, faster = ("A", "B") if total > 0.0 else ("B", "A")
+    return (
+        f"by the median {slower} is faster, by the mean of the steps that count {faster} is, "
+        f"where {slower} takes {expm1(abs(total)):.1%} longer"
+    )
 
 
-def _after_warm_up(step_times_s: Sequence[float], steady: SteadySteps) -> list[float]:
-    warm_up = {place for part in steady.set_aside if part.reason == "warm_up" for place in part.places}
-    return [value for place, value in enumerate(step_times_s) if place not in warm_up]
+def _log_mean(step_times_s: Sequence[float]) -> float:
+    unit = max(step_times_s)  # so that the sum stays in the range of numbers
+    return log(unit) + log(fsum(value / unit for value in step_times_s) / len(step_times_s))
 
 
 def _shift(a: list[float], b: list[float], worth: tuple[float, float]) -> tuple[float, float, float]:
@@ -158,11 +170,16 @@ def _shift(a: list[float], b: list[float], worth: tuple[float, float]) -> tuple[
     # Mann-Whitney's U over its number of pairs has variance (1/n + 1/m) / 12 under a pure shift, plus 1 / 12nm.
     deviation = ((1.0 / worth[0] + 1.0 / worth[1] + 1.0 / (worth[0] * worth[1])) / 12.0) ** 0.5
     share = 0.5 - student_quantile(0.975, max(1.0, worth[0] + worth[1] - 2.0)) * deviation
+    a, b = order_statistics(a, _MOST_ORDERED), order_statistics(b, _MOST_ORDERED)
     pairs = len(a) * len(b)
     tail = max(0, min(floor(share * pairs), (pairs - 1) // 2))
-    a, b = sorted(a), sorted(b)
-    lower, upper = _nth_difference(a, b, (pairs - 1) // 2), _nth_difference(a, b, pairs // 2)
-    return (lower + upper) / 2.0, _nth_difference(a, b, tail), _nth_difference(a, b, pairs - 1 - tail)
+    return _median_difference(a, b), _nth_difference(a, b, tail), _nth_difference(a, b, pairs - 1 - tail)
+
+
+def _median_difference(a: Sequence[float], b: Sequence[float]) -> float:
+    """Median of all differences of two sorted sequences."""
+    pairs = len(a) * len(b)
+    return (_nth_difference(a, b, (pairs - 1) // 2) + _nth_difference(a, b, pairs // 2)) / 2.0
 
 
 def _nth_difference(a: Sequence[float], b: Sequence[float], nth: int) -> float:

@@ -8,13 +8,12 @@ they took turns.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, fsum, inf, log
+from math import exp, fsum, log
 from pathlib import Path
 from statistics import median
 
-from autotune.measure.confirm import TieSet, confirmation_schedule, tie_set
+from autotune.measure.confirm import Objection, TieSet, confirmation_schedule, tie_set
 from autotune.measure.dependence import student_quantile
-from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.objective import tokens_per_s_per_gpu
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.settle import Reference, against_baseline
@@ -77,16 +76,9 @@ class Confirmation:
         return tuple(int(name) for name in self.tied.members) if self.tied else ()
 
     @property
-    def leanest(self) -> int | None:
-        """Of the tie set the trial that needs the least memory; the faster of equals.
-
-        Where the runs scatter, the tie set is wide: a member that looks slower than runs of one configuration can be
-        is not chosen for its memory.
-        """
-        if self.tied is None:
-            return None
-        near = [trial for trial in self.members if self.tied.ratio[str(trial)] <= 1.0 + CROSS_ALLOCATION_NOISE]
-        return min(near, key=lambda trial: (self.peak_memory_bytes(trial) or inf, near.index(trial)))
+    def chosen(self) -> int | None:
+        """The trial to take: the winner, or the member of the tie set that ``TieSet.chosen`` names."""
+        return int(self.tied.chosen) if self.tied else None
 
     def peak_memory_bytes(self, trial: int) -> int | None:
         """The most that any run of a finalist needed."""
@@ -97,6 +89,16 @@ class Confirmation:
         """Geometric mean of the runs' median steady steps, in seconds."""
         return exp(fsum(map(log, self.run_medians_s(trial))) / len(self.runs[trial]))
 
+    def mean_step_time_s(self, trial: int) -> float:
+        """Geometric mean of the runs' mean steps after warm-up, pauses included, in seconds."""
+        assert self.tied is not None
+        return self.tied.mean_step_time_s[str(trial)]
+
+    @property
+    def objections(self) -> tuple[Objection, ...]:
+        """Why members of the tie set are no losers though their medians are slower beyond chance."""
+        return self.tied.objections if self.tied else ()
+
     def run_medians_s(self, trial: int) -> list[float]:
         """Median steady step of each run, in seconds."""
         return [median(outcome.counted_step_times_s) for outcome in self.runs[trial]]
@@ -104,8 +106,7 @@ class Confirmation:
     def ci95(self, trial: int) -> tuple[float, float]:
         """95 % interval of a finalist's step time in seconds: from the scatter between runs, of all finalists."""
         assert self.tied is not None
-        degrees = sum(len(of) - 1 for of in self.runs.values())
-        half = student_quantile(0.975, max(1.0, float(degrees))) * self.tied.between_runs / len(self.runs[trial]) ** 0.5
+        half = student_quantile(0.975, self.tied.degrees) * self.tied.between_runs / len(self.runs[trial]) ** 0.5
         return self.step_time_s(trial) * exp(-half), self.step_time_s(trial) * exp(half)
 
 
@@ -115,20 +116,26 @@ def confirmation_folder(request: TuneRequest, fingerprint: str, finalists: Seque
 
 
 def recorded_runs(folder: Path) -> dict[int, TrialOutcome]:
-    """The runs that have ended, by place in the order; a damaged record counts as none."""
-    found = {}
-    for path in sorted(folder.glob("[0-9]*/outcome.json")):
-        try:
-            found[int(path.parent.name)] = TrialOutcome.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError):
-            continue
-    return {index: outcome for index, outcome in found.items() if not outcome.state.runs_again}
+    """The runs that have ended and say something, by place in the order; a damaged record counts as none."""
+    ended = {path.parent.name: _outcome(path) for path in sorted(folder.glob("[0-9]*/outcome.json"))}
+    return {
+        int(place): outcome
+        for place, outcome in ended.items()
+        if place.isdecimal() and outcome is not None and not outcome.state.runs_again
+    }
 
 
 def confirmation_gpu_s(request: TuneRequest) -> float:
-    """GPU-seconds that all confirmations of a study have spent."""
-    folders = (request.folder / FOLDER).glob("*/*")
-    return fsum(outcome.gpu_s for folder in folders for outcome in recorded_runs(folder).values())
+    """GPU-seconds that all confirmations of a study have spent, with the runs that were lost, disturbed or dropped."""
+    ended = map(_outcome, sorted((request.folder / FOLDER).glob("*/*/*/outcome.json")))
+    return fsum(outcome.gpu_s for outcome in ended if outcome is not None)
+
+
+def _outcome(path: Path) -> TrialOutcome | None:
+    try:
+        return TrialOutcome.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def next_run(plan: ConfirmPlan, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]) -> NextRun | None:

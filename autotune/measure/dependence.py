@@ -7,8 +7,10 @@ winners where there are none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import cos, inf, log, pi, sqrt
-from statistics import NormalDist, median
+from itertools import islice
+from math import cos, fsum, inf, log, pi, sqrt
+from operator import mul
+from statistics import NormalDist, fmean, median
 
 _MAD_TO_SIGMA = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
@@ -25,8 +27,11 @@ _STRONGEST = 0.99
 _CAUTION = 0.9
 """Standard deviations that the correlation of neighbours may be above what the series shows."""
 
-_MOST_LAGS = 200
+_MOST_LAGS = 500
 """Lags looked at; a longer memory shows in these already, as a series that is worth very little."""
+
+_MOST_BATCHES = 2000
+"""Steps whose correlations are looked at; those of a longer series are averaged in batches, so many of them."""
 
 
 def robust_sigma(values: Sequence[float]) -> float:
@@ -77,18 +82,31 @@ def effective_steps(values: Sequence[float]) -> float:
     The number over the integrated autocorrelation time. Ranks stand in for the values, so that single slow steps and
     the unit do not matter. Sums of two neighbouring autocorrelations are added up while they stay positive and fall
     (Geyer 1992, "Practical Markov chain Monte Carlo", Statistical Science 7(4): initial monotone sequence). Drift
-    is not taken out first: two runs that drift cannot be told apart by where their windows happen to lie.
+    is not taken out first: two runs that drift cannot be told apart by where their windows happen to lie. Of more than
+    2000 steps, the means of batches are looked at.
     """
     count = len(values)
     if count < 4:
         return float(count)
-    scores = _normal_scores(values)
-    power = sum(score * score for score in scores)
-    if power == 0.0:
+    scores = normal_scores(values)
+    power = fsum(score * score for score in scores)
+    size = -(-count // _MOST_BATCHES)
+    means = [fmean(scores[first : first + size]) for first in range(0, count - size + 1, size)]
+    rest = fsum(mean * mean for mean in means) / len(means)
+    if rest == 0.0:
         return float(count)
+    # The mean of all has the variance of a batch's mean over the number that the batches are worth.
+    return max(1.0, min(float(count), power / count / rest * len(means) / _correlation_time(means)))
+
+
+def _correlation_time(scores: Sequence[float]) -> float:
+    """Steps that one independent step takes, at least 1.0, of centred scores."""
+    count = len(scores)
+    power: float = sum(map(mul, scores, scores))
 
     def correlation(lag: int) -> float:
-        return sum(before * after for before, after in zip(scores, scores[lag:], strict=False)) / power
+        product: float = sum(map(mul, scores, islice(scores, lag, None)))
+        return product / power
 
     time, ceiling = -1.0, inf
     for lag in range(0, min(count // 2, _MOST_LAGS), 2):
@@ -97,10 +115,9 @@ def effective_steps(values: Sequence[float]) -> float:
             break
         ceiling = min(ceiling, pair)
         time += 2.0 * ceiling
-    first = (count * correlation(1) + 1.0) / (count - 3.0) if count > 3 else 0.0
+    first = (count * correlation(1) + 1.0) / (count - 3.0)
     first = min(_STRONGEST, first + _CAUTION * sqrt(max(0.0, 1.0 - first**2) / count))
-    time = max(1.0, time, (1.0 + first) / (1.0 - first))
-    return max(1.0, count / time)
+    return max(1.0, time, (1.0 + first) / (1.0 - first))
 
 
 def student_quantile(probability: float, degrees: float) -> float:
@@ -136,7 +153,13 @@ def logarithms(step_times_s: Sequence[float]) -> list[float]:
     return [round(log(value), 12) for value in step_times_s]
 
 
-def _normal_scores(values: Sequence[float]) -> list[float]:
+def order_statistics(values: Sequence[float], most: int) -> list[float]:
+    """The values in ascending order, or, of more than ``most``, so many evenly spaced ones of them."""
+    ordered, count = sorted(values), len(values)
+    return ordered if count <= most else [ordered[(2 * index + 1) * count // (2 * most)] for index in range(most)]
+
+
+def normal_scores(values: Sequence[float]) -> list[float]:
     """Ranks as normal quantiles, centred; equal values share their middle rank."""
     count = len(values)
     order = sorted(range(count), key=values.__getitem__)

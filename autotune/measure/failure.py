@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from autotune.measure.causes import Cause, Kind, cause_named, recognise, telling_line
 from autotune.measure.run import GangRun, RankExit
+from autotune_trials.lines import one_line
+from autotune_trials.log_lines import LogReader, Memory, Step
 from autotune_trials.stacks import OF_THE_COMMAND
 
 _STAGES = (None, "started", "imported", "built", "step", "finished")
@@ -27,15 +29,12 @@ _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
 _WAITING = ("threading.py", "selectors.py", "socket.py", "subprocess.py")
 """Where a thread waits whatever it waits for: the frame above says more."""
 
-_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
-"""Escape sequences: colours and cursor moves, and titles."""
-
 _IMPORT_FRAME = '"<frozen importlib._bootstrap>"'
 _WITHOUT_A_WORD = "CommandExited"
+_ENDED_EARLY = "EndedEarly"
 _OF_COMMANDS = ("CommandFailed", _WITHOUT_A_WORD)
 """Errors of a command's supervisor: what the command itself met stands in the log."""
 
-_LINE_LIMIT = 300
 _LAST_LINES = 40
 """Of the log of a process that died without a word; what stands further above is no cause of its death."""
 
@@ -74,7 +73,8 @@ def diagnose(run: GangRun, steps: int, *, representatives: bool = False) -> Fail
     if culprits:
         first, followers = culprits[0], culprits[1:]
         if representatives and not first.last_step and _IMPORT_FRAME not in first.log_tail:
-            first = replace(first, last_event="alive")  # it never tells imports or build
+            # It never tells imports or build, and its steps may stand in its log alone.
+            first = replace(first, last_event="alive", last_step=_printed_step(first.log_tail))
         cause, what = _cause(first)
         # A rank that is still importing is at no step, unless it is one that tells none.
         if not first.last_step and run.steps and (representatives or first.last_event not in _IMPORTING):
@@ -87,6 +87,8 @@ def diagnose(run: GangRun, steps: int, *, representatives: bool = False) -> Fail
         return _hang(run, steps, representatives)
     last_step = min((rank.last_step for rank in run.ranks), default=0)
     message = one_line(run.message) or "the gang ended early and no rank said why"
+    if run.ranks and all(rank.exit_code == 0 for rank in run.ranks):
+        return Failure(cause_named("ended_early"), f"ended early: {message}", violation_at(last_step, steps))
     return Failure(cause_named("unknown"), f"unknown cause: {message}", violation_at(last_step, steps))
 
 
@@ -115,16 +117,11 @@ def rank_names(ranks: Sequence[int]) -> str:
     return f"rank {text}" if len(set(ranks)) == 1 else f"ranks {text}"
 
 
-def one_line(text: str) -> str:
-    """The text on one line of bounded length, white space collapsed, without what a terminal would obey."""
-    line = " ".join(_TERMINAL.sub("", text).split())
-    line = "".join(letter for letter in line if letter.isprintable())
-    return line if len(line) <= _LINE_LIMIT else line[: _LINE_LIMIT - 3] + "..."
-
-
 def _ended_badly(rank: RankExit) -> bool:
-    """Whether this rank's end may be the cause: it said that it failed, or died without our doing."""
-    return rank.failure is not None or (not rank.killed and rank.exit_code not in (0, None))
+    """Whether this rank's end may be the cause: it said that it failed, or left early or died without our doing."""
+    if rank.failure is not None:
+        return True
+    return not rank.killed and rank.exit_code is not None and (rank.exit_code != 0 or rank.last_event != "finished")
 
 
 def _explains(rank: RankExit) -> tuple[int, int, int]:
@@ -172,6 +169,8 @@ def _cause(rank: RankExit) -> tuple[Cause, str]:
     if rank.failure is not None:
         if error == _WITHOUT_A_WORD:
             return cause_named("unknown"), message
+        if error == _ENDED_EARLY:
+            return cause_named("ended_early"), f"ended early: {message}"
         return cause_named("exception"), said or "failed without a message"
     name = _signal(rank)
     if name in _OUTSIDE_SIGNALS:
@@ -184,6 +183,8 @@ def _cause(rank: RankExit) -> tuple[Cause, str]:
     if name:
         importing = rank.last_event in _IMPORTING and not rank.last_step
         return cause_named("import_crash" if importing else "crash"), f"crashed by {name}"
+    if rank.exit_code == 0:
+        return cause_named("ended_early"), "ended early: it left with status 0 without having finished"
     return cause_named("unknown"), f"exit status {rank.exit_code} without a word"
 
 
@@ -228,6 +229,13 @@ def _where(rank: RankExit) -> str:
     return f"rank {rank.rank}, node {rank.node}, {_progress(rank)}"
 
 
+def _printed_step(log: str) -> int:
+    """The last step that a log speaks of, as those of Megatron-LM and Megatron-Bridge do; 0 where it speaks of none."""
+    reader = LogReader()
+    records = [*reader.feed(log.encode(errors="replace")), *reader.close()]
+    return max((record.step for record in records if isinstance(record, Step | Memory)), default=0)
+
+
 def _progress(rank: RankExit) -> str:
     """How far a rank got, in words."""
     if rank.last_step:
@@ -237,6 +245,7 @@ def _progress(rank: RankExit) -> str:
         "started": "during imports",
         "imported": "during build",
         "built": "in step 1",
+        "alive": "no step known",
     }.get(rank.last_event, "before step 1")
 
 
@@ -262,7 +271,7 @@ def _hang(run: GangRun, steps: int, representatives: bool) -> Failure:
     silent = [rank for rank in waiting if _stage(rank, representatives) == behind]
     mute = [rank for rank in run.ranks if rank not in waiting] if representatives else []
     others = [rank for rank in run.ranks if rank not in silent and rank not in mute]
-    where = "before step 1" if representatives and not silent[0].last_step else _progress(silent[0])
+    where = "before any step was told" if representatives and not silent[0].last_step else _progress(silent[0])
     reason = f"{title}: {_names(silent)} {'silent' if stalled else 'last heard'} {where}"
     if silent[0].last_step:
         reason += f" of {steps}"

@@ -13,7 +13,7 @@ from autotune.measure.compare import TIE_WITHIN, Comparison, compare_series
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.measure.steady import FEWEST_STEPS
-from autotune_policies.settings import SETTINGS
+from autotune_policies.settings import SETTINGS, Settings
 
 _TOKEN_POLICY = ("rank_capacity_factor", "paged_stash")
 """They belong to a dispatcher, but drop tokens: with them it is other work."""
@@ -28,12 +28,26 @@ class MatchedPair:
         values: Its value in A and in B.
         trials: Trial numbers of A and B.
         comparison: Their step times.
+        tie_within: What runs of one configuration may differ by, as a share: more of it on different nodes.
     """
 
     setting: str
     values: tuple[Any, Any]
     trials: tuple[int, int]
     comparison: Comparison
+    tie_within: float = TIE_WITHIN
+
+    @property
+    def reason(self) -> str:
+        """Why the two tie although the interval leaves out 1, or is not believed; empty where nothing is to be said."""
+        found = self.comparison
+        if found.reason:
+            return with_trials(found.reason, *self.trials)
+        low, high = found.ci95
+        if found.verdict == "tie" and not low <= 1.0 <= high:
+            where = "the same" if self.tie_within == TIE_WITHIN else "different"
+            return f"two runs of one configuration on {where} nodes may differ by {self.tie_within:.0%}"
+        return ""
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able mapping."""
@@ -45,6 +59,7 @@ class MatchedPair:
             "verdict": found.verdict,
             "step_time_ratio": found.ratio,
             "ci95": list(found.ci95),
+            "reason": self.reason,
         }
 
     def sentence(self) -> str:
@@ -54,7 +69,8 @@ class MatchedPair:
         where = f"trials {self.trials[0]} and {self.trials[1]}, which differ in nothing else"
         interval = f"{found.ratio:.3f} x, 95 %: {low:.3f} to {high:.3f}"
         if found.verdict == "tie":
-            return f"{self.setting} {one} and {other} tie ({interval}; {where})."
+            why = f": {self.reason}" if self.reason else ""
+            return f"{self.setting} {one} and {other} tie ({interval}; {where}){why}."
         if found.verdict == "b_faster":
             return f"{self.setting} {other} is faster than {one}: a step of {one} takes {interval} ({where})."
         return f"{self.setting} {one} is faster than {other}: a step of {one} takes {interval} ({where})."
@@ -82,23 +98,36 @@ def fastest_pairs(outcomes: Sequence[TrialOutcome], setting: str = "dispatcher")
     return list(best.values())
 
 
+def with_trials(reason: str, a: int, b: int) -> str:
+    """A reason of ``compare``, with the trials that its letters stand for."""
+    return f"{reason} (A is trial {a}, B is trial {b})"
+
+
+def only_difference(one: Settings, other: Settings) -> str | None:
+    """The one setting that two whole configurations differ in, but for those that exist only with its values.
+
+    None where they differ in several, or in nothing; only of a single one can a difference in speed be said.
+    """
+    changed = [name for name in SETTINGS if one.get(name) != other.get(name)]
+    return next((name for name in changed if _others(one, name) == _others(other, name)), None)
+
+
 def _pairs(ordered: Sequence[TrialOutcome], setting: str) -> Iterator[MatchedPair]:
     for place, two in enumerate(ordered):
         for one in ordered[:place]:
             values = one.settings[setting], two.settings[setting]
-            if values[0] == values[1] or _others(one, setting) != _others(two, setting):
+            if values[0] == values[1] or _others(one.settings, setting) != _others(two.settings, setting):
                 continue
             series = [outcome.measured_step_times_s for outcome in (one, two)]
             if min(map(len, series)) >= FEWEST_STEPS:
                 margin = TIE_WITHIN if sorted(one.hosts) == sorted(two.hosts) else CROSS_ALLOCATION_NOISE
                 found = compare_series(*series, tie_within=margin)
-                yield MatchedPair(setting, values, (one.trial, two.trial), found)
+                yield MatchedPair(setting, values, (one.trial, two.trial), found, margin)
 
 
-def _others(outcome: TrialOutcome, setting: str) -> dict[str, Any]:
+def _others(settings: Settings, setting: str) -> dict[str, Any]:
     """All other settings, but for those that exist only with certain values of this one."""
-    settings = outcome.settings.items()
-    return {name: value for name, value in settings if name != setting and not _belongs(name, setting)}
+    return {name: value for name, value in settings.items() if name != setting and not _belongs(name, setting)}
 
 
 def _belongs(name: str, setting: str) -> bool:

@@ -1,8 +1,8 @@
 """From step records to the two numbers that a study ranks: throughput up, peak memory down.
 
 The step time is always the median of the steady steps: of those after the contract's warm-up, the ones that are no
-further warm-up, no pause and not disturbed. Means are never used: one disturbed step would move them, and step times
-are skewed to the slow side.
+further warm-up, no pause and not disturbed. A mean is never the step time: one disturbed step would move it, and step
+times are skewed to the slow side.
 """
 
 from collections.abc import Iterable, Sequence

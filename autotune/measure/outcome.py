@@ -20,7 +20,7 @@ from typing import Any
 
 from autotune.measure.causes import cause_named, telling_line
 from autotune.measure.disturbance import disturbance, sick_nodes, slow_nodes
-from autotune.measure.failure import Failure, diagnose, mentions, one_line, rank_names, violation_at
+from autotune.measure.failure import Failure, diagnose, mentions, rank_names, violation_at
 from autotune.measure.objective import (
     MIN_MEASURED_STEPS,
     counted_steps,
@@ -35,6 +35,7 @@ from autotune.measure.series import set_aside_in_words
 from autotune.measure.steady import SteadySteps
 from autotune_policies.backends import BACKENDS
 from autotune_policies.settings import Settings
+from autotune_trials.lines import one_line
 from autotune_trials.spec import TrialSpec
 
 

@@ -13,7 +13,7 @@ from autotune.measure.steady import FEWEST_STEPS, SteadySteps
 LONGEST_LINE_BYTES = 1 << 20
 """A line longer than this is no step record; reading stops there, whatever the size of the file."""
 
-MOST_STEPS = 200_000
+MOST_STEPS = 100_000
 """More steps are refused: comparing them would take minutes and say nothing that fewer do not."""
 
 _LINE = '{"step": 1, "step_time_s": 0.5}'
@@ -38,7 +38,7 @@ def read_series(path: Path) -> StepSeries:
     Raises:
         RequestError: the file cannot be read; a line is no JSON object or too long; ``step`` is missing, no whole
             number or not above the one before; ``step_time_s`` is missing, or not positive and finite; fewer than 4
-            steps, or more than 200,000.
+            steps, or more than 100,000.
     """
     steps: list[int] = []
     times: list[float] = []

@@ -59,19 +59,20 @@ def stays_at(values: Sequence[float], own: float, other: float) -> Stays:
         other: The other level.
     """
     count, near = len(values), _NEAR * abs(other - own)
-    lengths, seeming, length = [], [], 0
+    lengths, ends, length = [], [], 0
     for place in range(count + 1):
         if place < count and abs(values[place] - other) < near:
             length += 1
         elif length:
             lengths.append(length)
-            seeming.append(length * (_CUT_OFF if place in (length, count) else 1))
+            ends.append(place in (length, count))
             length = 0
     share = sum(lengths) / count
     telling = [
-        actual
-        for actual, seen in zip(lengths, seeming, strict=True)
-        if seen >= _SHORTEST and count * (1.0 - share) * share**seen < _BY_CHANCE
+        length
+        for length, at_end in zip(lengths, ends, strict=True)
+        if length * (_CUT_OFF if at_end else 1) >= _SHORTEST
+        and (2 if at_end else count * (1.0 - share)) * share**length < _BY_CHANCE
     ]
     return Stays(count, tuple(lengths), max(telling, default=0))
 

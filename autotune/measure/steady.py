@@ -8,18 +8,22 @@
 What comes back all the time is the run's speed: steps that are often or regularly slow stay, and so do both levels of a
 run that jumps to and fro. A change for good stays too, as nothing says which side of it is the run. So does a slow
 trend: routers drift while they learn, and a run that drifts is its own truth; its steps count for few
-(``effective_steps``). A run of which too much would have to go is ``unsteady``. Everything is judged on logarithms, so
-the unit does not matter.
+(``effective_steps``). A run of which too much would have to go is ``unsteady``, and so is one with a stretch that is
+surely on another level, but hides so well behind the scatter that nothing says which steps are in it. Everything is
+judged on logarithms, so the unit does not matter.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import isfinite, log
+from math import expm1, isfinite, log
 from statistics import median
 from typing import Literal, NamedTuple, get_args
 
-from autotune.measure.dependence import Noise, logarithms, noise
+from autotune.measure.changes import SHORTEST, SIGMAS, SMALLEST, changes, window_medians
+from autotune.measure.dependence import logarithms, noise
+from autotune.measure.stretches import Stretch, likeliest_stretch
 
 Reason = Literal["warm_up", "pause", "disturbed", "unsettled"]
 
@@ -31,23 +35,17 @@ FEWEST_STEPS = 4
 _PAUSE = 0.03
 """A single step less than this off its surroundings is never set aside (about 3 %); a median bears such steps."""
 
+_NEIGHBOURS = 7
+"""Steps whose median is the level around the one in their middle."""
+
 _APART = 4.0
 """How many times further off than the next step a pause must be."""
 
 _HARDLY_ANY = 1 / 100
 """Share of steps that may go wherever they are: it moves a median by a small part of what chance does."""
 
-_SHIFT = 0.03
-"""A stretch less than this off the rest is never set aside: it shows as dependence, and widens the interval."""
-
-_SIGMAS = 5.0
-"""Beyond the smallest difference, how many standard deviations a step or a stretch must be off."""
-
 _SCATTER = 3.0
 """How many times more a stretch must scatter to be set aside."""
-
-_SUDDEN = 4.0
-"""Standard deviations of single steps that a jump between two steps and the next two is beyond doubt from."""
 
 _SCATTER_STEPS = 10
 """Steps from which on a scatter is known well enough to call it another one."""
@@ -61,20 +59,14 @@ _MOST_OFF = 0.4
 _RARE = 1 / 8
 """Share of steps up to which they are the exception; also the shortest period of pauses is one over this."""
 
+_BY_CHANCE = 0.03
+"""Share of runs on one level that may be called unsteady for a stretch that chance made."""
+
 _RESOLUTION = 1e-6
 """Scatter below a millionth is none."""
 
-_WINDOWS = (7, 15, 30)
-"""Steps on either side of a change of level; the short one sees a burst of four, the long one a change in noise."""
-
-_SHORTEST = 4
-"""Steps of the shortest stretch; fewer are single steps."""
-
 _ABOUT_EQUAL = 0.8
 """A level held this share as long as another is held about equally long."""
-
-_EDGE = 3
-"""A change of level shows within this many steps on either side; a trend does not."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +93,8 @@ class SteadySteps:
         off_level: Steps after warm-up in stretches on another level than most, set aside or not.
         unsteady: Why no part of the run is its steady speed, in words; then all steps after warm-up count. Empty when
             there is one.
+        stretch: The stretch of the steps that count that differs most from the rest of them; None when they are few,
+            alike, or not all on the run's steady speed.
     """
 
     step_times_s: tuple[float, ...]
@@ -108,6 +102,7 @@ class SteadySteps:
     set_aside: tuple[SetAside, ...]
     off_level: int = 0
     unsteady: str = ""
+    stretch: Stretch | None = None
 
     @property
     def steps(self) -> int:
@@ -136,7 +131,7 @@ def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
     reason.update((leading + place, why) for place, why in judged.reason.items())
     _name_leading(reason)
     if len(values) - len(reason) < max(FEWEST_STEPS, len(values) // 4):
-        reason = {}  # no steady part: all of it counts, as wide as it scatters
+        reason, judged = {}, judged._replace(stretch=None)  # no steady part: all counts, as wide as it scatters
     places = tuple(place for place in range(len(values)) if place not in reason)
     return SteadySteps(
         step_times_s=tuple(step_times_s[place] for place in places),
@@ -148,6 +143,7 @@ def steady_steps(step_times_s: Sequence[float]) -> SteadySteps:
         ),
         off_level=judged.off_level,
         unsteady=judged.unsteady,
+        stretch=judged.stretch,
     )
 
 
@@ -155,6 +151,7 @@ class _Judged(NamedTuple):
     reason: dict[int, Reason]
     off_level: int = 0
     unsteady: str = ""
+    stretch: Stretch | None = None
 
 
 def _after_warm_up(values: Sequence[float], most_leading: int) -> _Judged:
@@ -189,7 +186,15 @@ def _after_warm_up(values: Sequence[float], most_leading: int) -> _Judged:
         unsteady = f"the first {start} of {count} steps after warm-up are unlike the rest"
     elif len(reason) - start > _MOST_OFF * (count - start):
         unsteady = f"{len(reason) - start} of {count} steps after warm-up are slower or scatter more than the rest"
-    return _Judged({} if unsteady else reason, off_level, unsteady)
+    stretch = None if unsteady else likeliest_stretch(left()[1])
+    if stretch and stretch.chance < _BY_CHANCE and not stretch.trend and abs(stretch.apart) > SMALLEST:
+        steps = stretch.end - stretch.first
+        off_level += min(steps, count - steps)
+        unsteady = (
+            f"{steps} of {count} steps after warm-up, one after the other, took {abs(expm1(stretch.apart)):.1%} "
+            f"{'longer' if stretch.apart > 0.0 else 'less'} than the rest"
+        )
+    return _Judged({}, off_level, unsteady) if unsteady else _Judged(reason, off_level, stretch=stretch)
 
 
 def _rare(places: Sequence[int], count: int) -> bool:
@@ -209,14 +214,15 @@ def _name_leading(reason: dict[int, Reason]) -> None:
 
 def _warm_up(values: Sequence[float]) -> int:
     """Leading steps, at most half, that are slower than the steps that follow each of them and than nearly all."""
-    bound = max(_PAUSE, _SIGMAS * noise(values[len(values) // 4 :]).level)
+    bound = max(_PAUSE, SIGMAS * noise(values[len(values) // 4 :]).level)
+    later = sorted(values[len(values) // 2 :])
     for place in range(len(values) // 2):
         following = values[place + 1 : place + 16]
         level, here = median(following), values[place : place + 3]
         if abs(here[0] - level) <= bound and abs(median(here) - level) <= bound:
             return place
-        slower = sum(value >= here[0] - _PAUSE / 2 for value in values[len(values) // 2 :])
-        if here[0] < level - bound or slower > _RARE * (len(values) - len(values) // 2):
+        slower = len(later) - bisect_left(later, here[0] - _PAUSE / 2)
+        if here[0] < level - bound or slower > _RARE * len(later):
             return place  # a level that comes back, or one that the run leaves for a slower one, is no warm-up
     return len(values) // 2
 
@@ -227,9 +233,11 @@ def _pauses(values: Sequence[float]) -> list[int]:
     A tail has steps at all distances. To cut a part of the steps off that matters would favour the run whose tail
     happened to be the rarer one.
     """
-    bound = max(_PAUSE, _SIGMAS * noise(values).step)
+    bound = max(_PAUSE, SIGMAS * noise(values).step)
+    medians = window_medians(values, _NEIGHBOURS)
+    last = max(0, len(values) - _NEIGHBOURS)  # at the ends, the window of the place next to them that has a full one
     off = [
-        abs(value - median(values[max(0, min(place - 3, len(values) - 7)) : max(place + 4, 7)]))
+        abs(value - medians[max(0, min(place - _NEIGHBOURS // 2, last)) + _NEIGHBOURS - 1])
         for place, value in enumerate(values)
     ]
     order = sorted(range(len(values)), key=off.__getitem__, reverse=True)
@@ -246,80 +254,35 @@ def _off_level(values: Sequence[float]) -> tuple[list[int], int]:
     Disturbance only ever slows, and it ends: after a change for good, and with a stretch that is faster than most,
     nothing says which of the levels is the run.
     """
-    edges = _changes(values)
+    scatter = noise(values)
+    edges = changes(values, scatter)
     if not edges:
         return [], 0
-    stretches = list(zip([0, *edges], [*edges, len(values)], strict=True))
-    level = [median(values[first:end]) for first, end in stretches]
-    near = max(_SHIFT / 2, 2.0 * noise(values).of_median(_SHORTEST))
-
-    def held(index: int) -> int:
-        """Steps of all stretches on about the level of this one."""
-        return sum(
-            end - first
-            for (first, end), other in zip(stretches, level, strict=True)
-            if abs(other - level[index]) <= near
-        )
-
+    stretches = [range(*at) for at in pairwise([0, *edges, len(values)])]
+    level = [median(values[at.start : at.stop]) for at in stretches]
+    near = max(SMALLEST / 2, 2.0 * scatter.of_median(SHORTEST))
+    by_level = sorted(zip(level, map(len, stretches), strict=True))
+    levels, steps = [other for other, _ in by_level], [0, *accumulate(length for _, length in by_level)]
+    # Steps of all stretches on about the level of each.
+    held = [steps[bisect_right(levels, at + near)] - steps[bisect_left(levels, at - near)] for at in level]
     # Of levels held about equally long the fastest counts: disturbance only ever slows.
-    longest = max(held(index) for index in range(len(level)))
-    usual = min(level[index] for index in range(len(level)) if held(index) >= _ABOUT_EQUAL * longest)
-    off = [range(*at) for at, other in zip(stretches, level, strict=True) if abs(other - usual) > near]
-    places_off = {place for stretch in off for place in stretch}
-    rest = [value for place, value in enumerate(values) if place not in places_off]
-    off = [stretch for stretch in off if _distinct([values[place] for place in stretch], rest, usual)]
-    passing = [
-        stretch for stretch in off if stretch.stop < len(values) and median(values[place] for place in stretch) > usual
-    ]
-    return [place for stretch in passing for place in stretch], sum(len(at) for at in off if at not in passing)
+    enough = _ABOUT_EQUAL * max(held)
+    usual = min(at for at, length in zip(level, held, strict=True) if length >= enough)
+    off = [(at, here) for at, here in zip(stretches, level, strict=True) if abs(here - usual) > near]
+    places_off = {place for at, _ in off for place in at}
+    rest = sorted(value for place, value in enumerate(values) if place not in places_off)
+    off = [(at, here) for at, here in off if _distinct(values[at.start : at.stop], here, rest, usual)]
+    passing = [place for at, here in off if at.stop < len(values) and here > usual for place in at]
+    return passing, sum(len(at) for at, _ in off) - len(passing)
 
 
-def _distinct(stretch: Sequence[float], rest: Sequence[float], usual: float) -> bool:
-    """Whether hardly a step of the rest is on the stretch's level, and the reverse; else the run jumps to and fro."""
-    level = median(stretch)
+def _distinct(stretch: Sequence[float], level: float, rest: Sequence[float], usual: float) -> bool:
+    """Whether hardly a step of the sorted rest is on the stretch's level, and the reverse; else it jumps to and fro."""
     slower, halfway = level > usual, (level + usual) / 2.0
     strays = sum((value > halfway) != slower for value in stretch)
-    visits = sum((value > halfway) == slower for value in rest)
+    below = bisect_right(rest, halfway)
+    visits = len(rest) - below if slower else below
     return strays <= _RARE * len(stretch) and visits <= _RARE * len(rest)
-
-
-def _changes(values: Sequence[float]) -> list[int]:
-    """Places before which the level changes at once; short windows first, so that bursts are seen whole."""
-    scatter = noise(values)
-    found: list[int] = []
-    for width in _WINDOWS:
-        # Noise with memory wanders from level to level; a jump that no step of that wandering makes is believed sooner.
-        surely = max(_SHIFT, _SIGMAS * 2**0.5 * scatter.of_median(width))
-        at_least = max(_SHIFT, _SIGMAS * 2**0.5 * Noise(scatter.step, scatter.step, 0.0).of_median(width))
-        jumps = {
-            place: abs(jump)
-            for place in range(_SHORTEST, len(values) - _SHORTEST + 1)
-            if abs(jump := _jump(values, place, width)) > at_least
-        }
-        while jumps:
-            peak = max(jumps, key=lambda place: (jumps[place], -place))
-            edge = _edge(values, peak, width)
-            sudden = abs(_jump(values, edge, 2)) > _SUDDEN * scatter.step
-            here = abs(_jump(values, edge, _EDGE)) > jumps[peak] / 2
-            if here and (sudden or jumps[peak] > surely) and all(abs(edge - other) >= _SHORTEST for other in found):
-                found.append(edge)
-            jumps = {place: jump for place, jump in jumps.items() if abs(place - peak) > width}
-    return sorted(place for place in found if _SHORTEST <= place <= len(values) - _SHORTEST)
-
-
-def _jump(values: Sequence[float], place: int, width: int) -> float:
-    return median(values[place : place + width]) - median(values[max(0, place - width) : place])
-
-
-def _edge(values: Sequence[float], near: int, width: int) -> int:
-    """The place within a window's reach that parts two levels best (least absolute deviations)."""
-    first, end = max(0, near - width), min(len(values), near + width)
-
-    def misfit(place: int) -> float:
-        parts = values[first:place], values[place:end]
-        return sum(abs(value - middle) for part in parts for middle in [median(part)] for value in part)
-
-    return min(range(max(first + 1, near - width // 2), min(end, near + width // 2 + 1)), key=misfit)
 
 
 def _unsettled(values: Sequence[float]) -> list[int]:

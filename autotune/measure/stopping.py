@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autotune.measure.dependence import effective_steps, logarithms
+from autotune.measure.dependence import effective_steps, logarithms, order_statistics
 from autotune.measure.objective import MedianInterval, median_interval
 from autotune.measure.steady import FEWEST_STEPS, steady_steps
 
@@ -13,26 +13,16 @@ TARGET_HALF_WIDTH = 0.005
 """Half the width of the interval over the median, at which two such runs can be told apart when they differ by 1 %."""
 
 
-def steady_interval(step_times_s: Sequence[float], confidence: float = 0.95) -> MedianInterval | None:
-    """Interval of the median of the steady steps, as wide as their dependence demands.
+def dependent_interval(counted_s: Sequence[float], confidence: float = 0.95) -> MedianInterval | None:
+    """Interval of the median of steps that count, in their order, as wide as their dependence demands.
 
     So many of their order statistics, evenly spaced, as they are worth independent steps stand for them.
 
     Returns:
-        The interval in seconds, or None when there are not enough steps for the confidence.
-
-    Raises:
-        ValueError: a step time that is not positive and finite.
+        The interval in seconds, or None when they are worth too few for the confidence.
     """
-    if len(step_times_s) < FEWEST_STEPS:
-        return None
-    return _interval(steady_steps(step_times_s).step_times_s, confidence)
-
-
-def _interval(steady_s: Sequence[float], confidence: float = 0.95) -> MedianInterval | None:
-    ordered, count = sorted(steady_s), len(steady_s)
-    worth = int(effective_steps(logarithms(steady_s)))
-    return median_interval([ordered[(2 * index + 1) * count // (2 * worth)] for index in range(worth)], confidence)
+    worth = int(effective_steps(logarithms(counted_s)))
+    return median_interval(order_statistics(counted_s, worth), confidence)
 
 
 def enough(
@@ -68,5 +58,5 @@ def enough(
     steady = steady_steps(step_times_s)
     if steady.unsteady or len(steady.places) < min_steps:
         return False
-    interval = _interval(steady.step_times_s)
+    interval = dependent_interval(steady.step_times_s)
     return interval is not None and (interval.high_s / interval.low_s) ** 0.5 - 1.0 <= target_half_width

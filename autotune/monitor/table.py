@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.measure.caveats import caveats
+from autotune.measure.matched import only_difference
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune_policies.settings import SETTINGS
 from autotune_trials.spec import Contract, GangShape
@@ -110,9 +111,15 @@ def compare(winner: TrialOutcome, baseline: TrialOutcome | None) -> list[str]:
         for setting in SETTINGS
         if winner.settings.get(setting) != baseline.settings.get(setting)
     ]
+    ratios = f"{name} against the baseline, trial {baseline.trial}: {fast} throughput, {lean} peak memory."
+    if not changes:
+        return [ratios, "Their settings are the same."]
+    if (only := only_difference(baseline.settings, winner.settings)) is not None:
+        belonging = " and what belongs to it" if len(changes) > 1 else ""
+        return [ratios, f"Changed: {', '.join(changes)}; nothing but the {only}{belonging} differs."]
     return [
-        f"{name} against the baseline, trial {baseline.trial}: {fast} throughput, {lean} peak memory.",
-        f"Changed together: {', '.join(changes) or 'nothing'}.",
+        ratios,
+        f"Changed together: {', '.join(changes)}.",
         "These are two whole configurations: the ratios cannot be credited to any single setting.",
     ]
 

@@ -7,7 +7,7 @@ from autotune.measure.outcome import TrialOutcome
 from autotune.measure.profile import is_made, profile_folder
 from autotune.request import TuneRequest
 from autotune.scheduling.ray_gang import RayGang
-from autotune.scheduling.remeasure import shared_group
+from autotune.scheduling.remeasure import fresh, shared_group
 from autotune.scheduling.trainable import execute, placement
 from autotune_trials.spec import TrialSpec
 
@@ -43,7 +43,7 @@ def profile(
             continue
         if (refused := refusal(request.contract.steps)) is not None:
             return refused
-        folder.mkdir(parents=True, exist_ok=True)
+        fresh(folder)
         spec = _spec(request, outcome)
         with shared_group(placement({"spec": asdict(spec), "trial_dir": str(folder)})) as group:
             on_end(execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 
 import ray
@@ -88,6 +89,20 @@ def shared_group(wanted: PlacementGroupFactory) -> Iterator[PlacementGroup]:
             remove_placement_group(group)
 
 
+def fresh(folder: Path) -> None:
+    """Make a folder for a run; one that holds an ended run is kept beside it as ``<name>.1``, ``<name>.2``, ...
+
+    What a run has cost is only known from its record, whether or not it says anything else.
+    """
+    if (folder / "outcome.json").exists():
+        folder.rename(next(beside for beside in _beside(folder) if not beside.exists()))
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    return (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+
+
 def measure_again(
     spec: TrialSpec,
     folder: Path,
@@ -101,7 +116,7 @@ def measure_again(
 
     Args:
         spec: What to run.
-        folder: Where it leaves its record.
+        folder: Where it leaves its record; that of a run before it is kept beside it.
         fingerprint: Key of the compile caches.
         group: Where it runs.
         on_end: Called with every outcome.
@@ -113,8 +128,8 @@ def measure_again(
     Raises:
         RunError: it was lost or disturbed too often.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(_MOST_LOST):
+        fresh(folder)
         raw = execute(RayGang(fingerprint=fingerprint, placement_group=group), spec, folder)
         outcome = settle(raw)
         if outcome != raw:

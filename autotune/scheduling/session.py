@@ -20,12 +20,12 @@ from ray.job_config import JobConfig
 
 from autotune.errors import ClusterError
 from autotune.request import TuneRequest
+from autotune.scheduling.address import check_answers
 from autotune.scheduling.quarantine import FOLDER, quarantined, refuse_quarantined
 from autotune.scheduling.ray_gang import RANK_RESOURCE
 from autotune_trials.facts import gpu_names
 from autotune_trials.processes import FAMILY_VARIABLE, Janitor
 
-_ANSWER_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 128 << 20  # nothing large travels through Ray here
 
 
@@ -112,7 +112,7 @@ def joined(address: str) -> Iterator[tuple[str, ...]]:
     """
     logging.getLogger("ray").setLevel(logging.ERROR)
     if address != "auto":
-        _check_answers(address)
+        check_answers(address)
     try:
         _init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RayError, RuntimeError, ValueError) as error:
@@ -144,7 +144,7 @@ def _connect(request: TuneRequest, address: str) -> "ray.client_builder.ClientCo
         "namespace": f"autotune/{request.study}", "job_config": job, "log_to_driver": False, "logging_level": "ERROR",
     }  # fmt: skip
     if address not in ("local", "auto"):
-        _check_answers(address)
+        check_answers(address)
     if address != "local" and request.gang.device == "cuda":
         try:
             return _init(address=address, **options)
@@ -177,17 +177,6 @@ def _init(**options: Any) -> "ray.client_builder.ClientContext":
     finally:
         if callable(before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray has put a handler of its own there
-
-
-def _check_answers(address: str) -> None:
-    """Ray itself would wait for more than a minute."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
-    except (OSError, ValueError, OverflowError) as error:
-        raise ClusterError(
-            f"no Ray cluster answers at {address!r}: {error}", hint="give --address HOST:PORT of the Ray head, or local"
-        ) from error
 
 
 def _check_this_machine(request: TuneRequest) -> None:

@@ -128,7 +128,7 @@ def require_runnable(request: TuneRequest, surroundings: Surroundings) -> None:
     if dispatcher in surroundings.unavailable:
         raise ClusterError(
             f"the baseline's dispatcher {dispatcher} cannot run here: {surroundings.unavailable[dispatcher]}",
-            hint="pip install 'moe-autotune[trial]' on every node",
+            hint="autotune preflight says what to mend; without Megatron-Core: pip install 'moe-autotune[trial]'",
         )
     require_legal_baseline(request, surroundings.stack)
 

@@ -7,6 +7,7 @@ say which rank alone has it and in which step: ``hang@1:4``.
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,6 +52,7 @@ def main() -> None:
             ["sleep", "600"], env={}, start_new_session=True, stdin=quiet, stdout=quiet, stderr=quiet
         )
         say(f"left behind: {left.pid}")
+    meet()
     for step in range(1, own.train_iters + 1):
         time.sleep(0.01)
         if behaviour == "die" and step == 4 and RANK == 1:
@@ -70,6 +72,24 @@ def main() -> None:
         print_step(step, own, 10.0 * fields["micro_batch_size"], nan, wrong)
     if behaviour == "exit_3" and RANK == WORLD_SIZE - 1:
         sys.exit(3)
+
+
+def meet() -> None:
+    """Ranks begin together, as those of a real launcher do; else one of a busy machine ends before another begins."""
+    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if RANK == 0:
+        with socket.create_server(place) as server:
+            met = [server.accept()[0] for _ in range(WORLD_SIZE - 1)]
+            for peer in met:
+                peer.close()
+        return
+    while True:
+        try:
+            with socket.create_connection(place) as waiting:
+                waiting.recv(1)
+            return
+        except OSError:
+            time.sleep(0.02)
 
 
 def wait_for_ever() -> None:

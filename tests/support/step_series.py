@@ -38,6 +38,23 @@ def two_levels(stay: float, apart: float, sigma: float = 0.003) -> Process:
     return steps
 
 
+def many_levels(stay: float, levels: tuple[float, ...] = (), sigma: float = 0.003) -> Process:
+    """Jumps to another of these levels, or to any up to 30 % slower; on each for ``stay`` steps in the mean."""
+
+    def steps(source: random.Random, count: int) -> list[float]:
+        def other(than: float) -> float:
+            return source.choice([level for level in levels if level != than]) if levels else source.uniform(1.0, 1.3)
+
+        level, times = other(0.0), []
+        for _ in range(count):
+            times.append(level * math.exp(source.gauss(0.0, sigma)))
+            if source.random() < 1.0 / stay:
+                level = other(level)
+        return times
+
+    return steps
+
+
 def tailed(alpha: float, scale: float | None = None) -> Process:
     """Pareto's tail on the slow side: the whole time, or a part of it on top of a constant."""
     if scale is None:
@@ -76,3 +93,9 @@ PROCESSES: dict[str, Process] = {
     "drift of 10 %": drifting(0.1, 0.005),
 }
 """What two runs of one configuration may look like, by name."""
+
+FEW_STAYS: dict[str, Process] = {
+    **{f"three levels 10% apart, stays of {stay}": many_levels(stay, (1.0, 1.1, 1.2)) for stay in (5, 12, 20)},
+    **{f"any level up to 30% slower, stays of {stay}": many_levels(stay) for stay in (5, 12, 20)},
+}
+"""Processes whose levels do not come back within a run, so that no run shows that they are not its own."""

@@ -1,5 +1,6 @@
 """How a trial program ends: with one event that says why, and at once."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -7,9 +8,13 @@ from typing import NoReturn
 
 from autotune_trials.events import EventWriter
 from autotune_trials.native.failures import one_line
+from autotune_trials.processes import kill_descendants
 
 REJECTED = 2
 """Exit status of a configuration that cannot run as asked; any other failure is 1."""
+
+_PATIENCE_S = 2.0
+"""For a process that is stuck inside the kernel; whoever started this one goes on looking for it."""
 
 
 def fail(events: EventWriter, kind: str, error: BaseException) -> NoReturn:
@@ -24,7 +29,13 @@ def fail(events: EventWriter, kind: str, error: BaseException) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process without waiting for anybody: peers in a collective must not keep a failed rank alive."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """End the process without waiting for anybody: peers in a collective must not keep a failed rank alive.
+
+    What its libraries started ends with it: afterwards nobody could find a process in a session and with an
+    environment of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # whatever was imported may have closed or replaced it
+            stream.flush()
+    kill_descendants(timeout_s=_PATIENCE_S)
     os._exit(status)

@@ -18,6 +18,8 @@ from autotune_trials.nvml import ask, handles, number, nvlinks, opened, text
 
 Facts = dict[str, Any]
 
+_NO_GPUS: Facts = {"gpus": [], "gpu_driver": None, "gpu_topology": None}
+
 _APPTAINER_LABELS = Path("/.singularity.d/labels.json")
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda/lib64",
@@ -36,8 +38,11 @@ _DISTRIBUTIONS = {
 """Distributions whose version is part of the stack; the first one that is installed counts."""
 
 
-def node_facts() -> Facts:
+def node_facts(*, ask_driver: bool = True) -> Facts:
     """What this node is, as a JSON-able mapping.
+
+    Args:
+        ask_driver: Whether to look for GPUs, which may take for ever where their driver is in trouble.
 
     Keys: ``host``, ``python``, ``machine``, ``cpu``, ``cpu_count`` (cores this process may use), ``versions`` (those
     installed), ``system`` (the operating system's name), ``container`` (what identifies the image; None where nothing
@@ -55,7 +60,7 @@ def node_facts() -> Facts:
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", "") if Path("/etc/os-release").exists() else "",
         "container": container(os.environ),
         "nccl_library": _nccl_library(),
-        **_gpus(),
+        **(_gpus() if ask_driver else _NO_GPUS),
     }
 
 

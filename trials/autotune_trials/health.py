@@ -15,6 +15,7 @@ from typing import Any
 
 from autotune_trials.nvml import ask, close, load, nvlinks, users
 from autotune_trials.processes import environment_words
+from autotune_trials.visible import entries
 
 THROTTLE_REASONS = {
     0x08: "hardware slowdown",
@@ -205,8 +206,7 @@ class HealthSampler:
 def visible_gpus(count: int) -> tuple[str, ...]:
     """The first ``count`` GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES names them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    words = named.split(",") if named else [str(index) for index in range(count)]
-    return tuple(word.strip() for word in words[:count] if word.strip())
+    return entries(named)[:count] if named is not None else tuple(map(str, range(count)))
 
 
 def is_stranger(pid: int, mark: str) -> bool:

@@ -8,7 +8,11 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from autotune_trials.lines import one_line
+
 _MOST_NVLINKS = 32
+_MOST_GPUS = 256
+"""Of one node; a driver that tells of more is not to be believed."""
 
 
 def load(binding: Any = None) -> Any:
@@ -33,18 +37,18 @@ def _load(binding: Any) -> tuple[Any, str]:
             binding = importlib.import_module("pynvml")
         except ImportError as error:
             missing = isinstance(error, ModuleNotFoundError) and error.name == "pynvml"
-            return None, "has no Python binding here" if missing else f"cannot be imported: {_one_line(error)}"
-        except Exception as error:  # somebody else's module of that name
-            return None, f"cannot be imported: {_one_line(error)}"
+            return None, "has no Python binding here" if missing else f"cannot be imported: {_words(error)}"
+        except (Exception, SystemExit) as error:  # somebody else's module of that name
+            return None, f"cannot be imported: {_words(error)}"
     try:
         binding.nvmlInit()
-    except Exception as error:  # no library and no driver have errors of their own
-        return None, f"does not start: {_one_line(error)}"
+    except (Exception, SystemExit) as error:  # no library and no driver have errors of their own
+        return None, f"does not start: {_words(error)}"
     return binding, ""
 
 
-def _one_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _words(error: BaseException) -> str:
+    return one_line((str(error).strip().splitlines() or [""])[0]) or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -71,7 +75,7 @@ def ask(nvml: Any, name: str, *arguments: Any) -> Any:
 
 def handles(nvml: Any) -> dict[int, Any]:
     """The GPUs to be seen, by NVML's number of them."""
-    count = number(ask(nvml, "nvmlDeviceGetCount")) or 0
+    count = min(number(ask(nvml, "nvmlDeviceGetCount")) or 0, _MOST_GPUS)
     found = {index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)}
     return {index: handle for index, handle in found.items() if handle is not None}
 
@@ -79,7 +83,7 @@ def handles(nvml: Any) -> dict[int, Any]:
 def nvlinks(nvml: Any, handle: Any) -> list[bool]:
     """Whether each NVLink of a GPU is up; NVML answers with an error from the first link on that it does not have."""
     states: list[bool] = []
-    for link in range(number(getattr(nvml, "NVML_NVLINK_MAX_LINKS", None)) or _MOST_NVLINKS):
+    for link in range(min(number(getattr(nvml, "NVML_NVLINK_MAX_LINKS", None)) or _MOST_NVLINKS, _MOST_NVLINKS)):
         state = number(ask(nvml, "nvmlDeviceGetNvLinkState", handle, link))
         if state is None:
             break
@@ -100,7 +104,7 @@ def number(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """A text, which older bindings give as bytes; None for anything else."""
+    """A text, which older bindings give as bytes, on one line; None for anything else."""
     if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, str) else None
+        value = value.decode(errors="replace")
+    return one_line(value) if isinstance(value, str) else None

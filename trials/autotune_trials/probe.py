@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from autotune_trials.preflight.advice import advice
 from autotune_trials.preflight.levels import SUBJECTS, Notes, UnusableError, pass_levels, provider
 from autotune_trials.preflight.process import Answer, Probe, await_all, variables_for
+from autotune_trials.preflight.providers import V2
 from autotune_trials.preflight.verdict import Verdict, verdict
 
 MODULE_PREFIX = "module:"
@@ -44,8 +45,13 @@ def probe_all(
     return dict(zip(names, await_all(probes, timeout_s), strict=True))
 
 
-def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verdict:
-    """Import what the backend needs, in this process. Only ever called in a process made for it."""
+def probe(backend: str, reached: Callable[[str, str], None] = lambda *_: None) -> Verdict:
+    """Import what the backend needs, in this process. Only ever called in a process made for it.
+
+    Args:
+        backend: A dispatcher, the fused permutation, or a module.
+        reached: Called with the name of each level before it begins, and with whose package it is.
+    """
     started_s = time.monotonic()
     at, whose = "installed", ""
     notes: Notes = []
@@ -53,7 +59,7 @@ def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verd
     def enter(level: str) -> None:
         nonlocal at
         at = level
-        reached(level)
+        reached(level, whose)
 
     try:
         if backend.startswith(MODULE_PREFIX):
@@ -65,6 +71,8 @@ def probe(backend: str, reached: Callable[[str], None] = lambda _: None) -> Verd
             notes = pass_levels(SUBJECTS[backend], enter)
     except BaseException as error:  # a broken extension may raise anything, SystemExit included
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if at == "import" and whose.startswith(V2):
+            reason += f"; {V2} is installed, which Megatron-Core does not take"
         kind = error.error if isinstance(error, UnusableError) else _kind(error, reason)
         fix = advice(reason, error=kind, provider=whose)
         seconds = time.monotonic() - started_s

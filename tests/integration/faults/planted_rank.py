@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune_trials.ending import fail, leave
 from autotune_trials.events import EventWriter
 from autotune_trials.native.failures import kind_of
+from autotune_trials.processes import adopt_orphans
 from autotune_trials.spec import TrialSpec
 from autotune_trials.stacks import register
 
@@ -61,6 +62,11 @@ def train(events: EventWriter) -> None:
     for step in range(1, SPEC.contract.steps + 1):
         if FAULT == "oom" and step == int(STEP):
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if FAULT.startswith("daemon") and step == int(STEP):
+            leave_a_daemon()
+            if FAULT == "daemon_hang":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                wait_for_ever()
         if FAULT == "hang" and step == int(STEP):
             wait_for_ever()
         if FAULT == "dead_rank" and step == int(STEP or 3):
@@ -76,6 +82,21 @@ def train(events: EventWriter) -> None:
     )
 
 
+def leave_a_daemon() -> None:
+    """A process that nobody would find: child of a dead parent, in a session and with an environment of its own."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write_end, str(os.getpid()).encode())
+            os.closerange(0, 256)
+            os.execve("/bin/sleep", ["sleep", "600"], {})
+        os._exit(0)
+    os.waitpid(child, 0)
+    Path(os.environ["AUTOTUNE_EVENTS"]).with_name("daemon.pid").write_bytes(os.read(read_end, 20))
+
+
 def wait_for_ever() -> None:
     while True:
         time.sleep(60)
@@ -83,6 +104,7 @@ def wait_for_ever() -> None:
 
 def main() -> None:
     register()
+    adopt_orphans()
     events = EventWriter()
     try:
         train(events)

@@ -6,6 +6,7 @@ The ranks are real processes; most faults are planted in a stand-in program, som
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import time
 import uuid
@@ -155,6 +156,23 @@ def test_a_corrupted_loss_is_out_of_parity(run):
     assert (judged.state, judged.cause) == (TrialState.INFEASIBLE, "out_of_parity")
     assert judged.tokens_per_s_per_gpu is None
     assert against_baseline(sound, [baseline], reference).state is TrialState.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("faults", "cause"),
+    [
+        ({1: "daemon@3"}, ""),
+        ({0: "daemon_hang@3", 1: "hang@3"}, "hang"),
+        ({0: "daemon@2", 1: "oom@3"}, "device_memory"),
+    ],
+)
+def test_a_daemon_that_a_library_left_is_ended_with_the_rank(run, tmp_path, monkeypatch, faults, cause):
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # the file that says which process it was
+    outcome, _ = run(faults, ranks=2)
+    assert outcome.cause == cause, outcome.reason
+    [pid_file] = tmp_path.rglob("daemon.pid")
+    stat = Path(f"/proc/{pid_file.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_throttled_node_is_contaminated_and_runs_again(run):

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 SUPPORT = Path(__file__).parents[2] / "support"
-STALL_S = 10.0
+STALL_S = 20.0
 
 
 @pytest.fixture

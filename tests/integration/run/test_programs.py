@@ -78,7 +78,7 @@ def test_a_study_of_commands_ranks_what_obeyed_and_catches_what_lied(own_command
         ("nan", TrialState.INFEASIBLE, "numerics: loss=nan at step 5"),
         ("exit_3", TrialState.INFEASIBLE, "the command exited with status 3 after 10 of 10 steps"),
         ("other_model", TrialState.INFEASIBLE, "num_layers is 1, not 4; hidden_size is 8, not 128"),
-        ("short", TrialState.INFEASIBLE, "the command ended after 5 of 10 steps"),
+        ("short", TrialState.INFEASIBLE, "the command left with status 0 after 5 of 10 steps"),
     ],
 )
 def test_a_command_that_goes_wrong_is_never_ranked(

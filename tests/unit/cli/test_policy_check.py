@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,11 +120,15 @@ def test_by_study(check: Check, study: tuple[Study, TuneRequest, Path]) -> None:
     assert out.startswith("DRIFT  (confidence 95.0%)\nstep time 1 s; recorded 1 s\n")
 
 
+def lost(outcome: TrialOutcome) -> TrialOutcome:
+    return replace(outcome, state=TrialState.LOST, step_time_s=None)
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """A machine whose step times are given: ``policy`` and ``runner_up`` in seconds."""
     settings = {"policy": 0.3, "runner_up": 0.4, "fingerprint": load_policy(POLICY).evidence["fingerprint"]}
-    record: dict[str, Any] = {**settings, "specs": []}
+    record: dict[str, Any] = {**settings, "specs": [], "lost": 0}
     before = signal.getsignal(signal.SIGTERM)
 
     def measure_in_turns(
@@ -135,13 +140,21 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
         ours = load_policy(POLICY).settings
         outcomes = [outcome_of(one, record["policy" if one.settings == ours else "runner_up"]) for one in specs]
         for outcome in outcomes:
-            on_end(outcome)
+            for attempt in (*[lost(outcome)] * record["lost"], outcome):
+                on_end(attempt)
         return found, outcomes
 
     module = SimpleNamespace(measure_in_turns=measure_in_turns)
     monkeypatch.setitem(sys.modules, "autotune.scheduling.remeasure", module)  # type: ignore[arg-type]
     yield record
     signal.signal(signal.SIGTERM, before)
+
+
+def test_runs_that_were_lost_cost_too(check: Check, machine: dict[str, Any]) -> None:
+    machine["lost"] = 1
+    status, out, _ = check(POLICY, "--measure", "--repeats", "2", "--json", "--address", "local")
+    assert status == 0
+    assert json.loads(out)["gpu_hours"] == pytest.approx(2 * 0.08)
 
 
 def test_by_measuring(check: Check, machine: dict[str, Any]) -> None:

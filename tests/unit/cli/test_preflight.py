@@ -106,9 +106,19 @@ def test_nodes_that_differ_and_nodes_that_run_nothing_are_a_failure(
     assert "usable on this node: nothing" in capsys.readouterr().out
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "error: no Ray cluster answers at --address 127.0.0.1:1: Connection refused\nhint: "),
+        ("nonsense", "error: --address 'nonsense' is neither HOST:PORT nor auto nor local\nhint: "),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_one_line(
+    capsys: pytest.CaptureFixture[str], address: str, message: str
+) -> None:
     pytest.importorskip("ray")
-    assert main(["preflight", "--address", "127.0.0.1:1"]) == 2
+    assert main(["preflight", "--address", address]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: no Ray cluster answers at '127.0.0.1:1'")
+    assert err.startswith(message)
+    assert len(err.splitlines()) == 2

@@ -151,7 +151,7 @@ def test_the_summary_has_the_confirmed_numbers_and_why_it_stopped(request_here, 
     summary = json.loads(json.dumps(result.summary))
     assert summary["best"]["step_time_s"] == pytest.approx(1.2, rel=0.01)
     assert summary["pareto"][0]["step_time_s"] == 1.0
-    assert summary["confirmation"]["leanest"] == 1
+    assert summary["confirmation"]["chosen"] == 1
     assert (summary["gpu_hours"], summary["stopped"]) == (0.5, "the budget is used")
 
 
@@ -198,7 +198,7 @@ def test_a_confirmation_that_was_made_is_not_lost_when_none_is_asked_for(request
 @pytest.mark.parametrize(
     ("peaks", "says"),
     [
-        ({1: 100, 2: 100}, "is taken, since none of them needs less memory."),
+        ({1: 100, 2: 100}, "is taken: none needs less memory, nor as little with a shorter mean step."),
         ({1: 120, 2: 110}, "trial 2 needs the least memory of them."),
     ],
 )
@@ -206,3 +206,57 @@ def test_the_least_memory_is_only_said_of_one(request_here, ran, peaks, says):
     outcomes = [ran(0, 2.0), ran(1, 1.0, micro_batch_size=2), ran(2, 1.01, micro_batch_size=4)]
     confirm(request_here, outcomes, lambda run: ran(run.trial, 1.0, peaks[run.trial], steps=run.steps))
     assert sentences(confirmation_in(request_here, outcomes, HERE))[0].endswith(says)
+
+
+def often_slow(outcome):
+    """The same trial, but every fourth step takes twice as long: the median is blind to it."""
+    times = [value * (2 if step % 4 == 3 else 1) for step, value in enumerate(outcome.step_times_s)]
+    return replace(outcome, step_times_s=times)
+
+
+def test_start_does_not_call_a_trial_the_fastest_that_compare_objects_to(request_here, ran):
+    """Trial 1 takes 0.95 s and every fourth step twice that; trial 2 takes 1 s, so training is faster with it."""
+    outcomes = [
+        ran(0, 2.0),
+        often_slow(ran(1, 0.95, 90, steps=40, micro_batch_size=2)),
+        ran(2, 1.0, 100, steps=40, micro_batch_size=4),
+    ]
+
+    def run(wanted):
+        made = ran(wanted.trial, {1: 0.95, 2: 1.0}[wanted.trial], {1: 90, 2: 100}[wanted.trial], steps=40)
+        return often_slow(made) if wanted.trial == 1 else made
+
+    confirm(request_here, outcomes, run)
+    found = confirmation_in(request_here, outcomes, HERE)
+    policy = choose_policy(request_here, outcomes, HERE)
+    said = policy.evidence["confirmation"]
+
+    assert (found.members, found.chosen) == ((1, 2), 2)
+    assert best_of(request_here, outcomes, found)[1].trial == 2
+    assert (policy.evidence["trial"], said["tie_set"], said["chosen"]) == (2, [1, 2], 2)
+    assert said["finalists"][0]["mean_step_time_s"] > 1.15 * said["finalists"][1]["mean_step_time_s"]
+    [objection] = said["objections"]
+    assert (objection["faster"], objection["slower"]) == (1, 2)
+    assert objection["reason"].endswith("(A is trial 1, B is trial 2)")
+    lines = sentences(found)
+    assert lines[0].endswith("trial 2 is taken, since the mean step of the leaner ones is over 4 % longer.")
+    assert lines[1].startswith("Trial 2 is not beaten by trial 1: by the median")
+    assert parse_policy(dump_policy(policy)).evidence == policy.evidence
+
+
+def test_who_leads_by_the_mean_is_a_finalist_though_medians_fill_the_places(request_here, ran):
+    spiky = [often_slow(ran(trial, 0.95 + 0.001 * trial, steps=40)) for trial in (1, 2, 3)]
+    flat = [ran(4, 1.0, steps=40), ran(5, 1.001, steps=40)]
+    assert numbers(finalists_of(request_here, [ran(0, 2.0, steps=40), *spiky, *flat])) == [1, 4]
+    assert numbers(finalists_of(request_here, [ran(0, 2.0, steps=40), *flat, ran(6, 1.002, steps=40)])) == [4, 5]
+
+
+def test_the_policy_has_the_gpu_hours_of_runs_that_say_nothing_too(request_here, ran):
+    outcomes = [ran(0, 2.0), ran(1, 1.0, micro_batch_size=2)]
+    made = confirm(request_here, outcomes, lambda run: ran(run.trial, 1.0, steps=run.steps))
+    lost = confirmation_folder(request_here, HERE.fingerprint, (1, 0)) / "02.1"
+    lost.mkdir()
+    outcome = TrialOutcome(0, TrialState.LOST, outcomes[0].settings, reason="node died", gpu_s=36.0)
+    (lost / "outcome.json").write_text(json.dumps(outcome.to_dict()))
+    policy = choose_policy(request_here, outcomes, HERE)
+    assert policy.evidence["gpu_hours"] == pytest.approx((len(outcomes) + made + 1) * 0.01)

@@ -1,5 +1,7 @@
 from dataclasses import replace
-from math import lcm
+from math import exp, lcm
+from random import Random
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -124,6 +126,22 @@ def test_few_steps_have_no_interval_and_say_so(study):
     step_time = make_policy(study.facts, winner=few, baseline=None, front=()).evidence["step_time_s"]
     assert step_time["ci95"] is None
     assert step_time["ci95_method"] == ("none: a distribution-free interval needs 6 measured steps, but there are 5")
+
+
+def test_dependence_widens_the_interval_of_one_run(study):
+    def evidence(memory):
+        source, state, times = Random(1), 0.0, []
+        for _ in range(60):
+            state = memory * state + source.gauss(0.0, 0.01)
+            times.append(exp(state))
+        outcome = replace(study.outcomes[2], step_times_s=times, steps_used=60, step_time_s=median(times))
+        return make_policy(study.facts, winner=outcome, baseline=None, front=()).evidence["step_time_s"]
+
+    (low, high), (wide_low, wide_high) = evidence(0.0)["ci95"], evidence(0.5)["ci95"]
+    assert wide_high - wide_low > 1.3 * (high - low)
+    assert "allowing for their dependence" in evidence(0.0)["ci95_method"]
+    assert evidence(0.99)["ci95"] is None
+    assert evidence(0.99)["ci95_method"] == "none: the 60 measured steps depend on each other too much"
 
 
 def test_a_variable_that_no_policy_may_set_is_never_written(study, tmp_path):

@@ -121,6 +121,21 @@ def test_winner_against_baseline_is_about_whole_configurations(study):
     assert "cannot be credited to any single setting" in lines[2]
 
 
+def test_one_setting_alone_is_credited(study):
+    baseline = study.outcomes[0]
+    other = {**baseline.settings, "dispatcher": "deepep", "num_sms": 20}
+    lines = compare(replace(baseline, trial=9, settings=other), baseline)
+    assert lines[1:] == [
+        "Changed: dispatcher alltoall -> deepep, num_sms - -> 20; nothing but the dispatcher and what belongs to it"
+        " differs."
+    ]
+    larger = replace(baseline, trial=9, settings={**baseline.settings, "micro_batch_size": 2})
+    assert compare(larger, baseline)[1:] == [
+        "Changed: micro_batch_size 1 -> 2; nothing but the micro_batch_size differs."
+    ]
+    assert compare(replace(baseline, trial=9), baseline)[1:] == ["Their settings are the same."]
+
+
 @pytest.mark.parametrize("state", [state for state in TrialState if state is not TrialState.COMPLETE])
 def test_nothing_is_compared_with_a_baseline_that_was_not_measured(study, state):
     baseline = replace(study.outcomes[0], state=state, reason="why")

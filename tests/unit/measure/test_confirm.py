@@ -110,6 +110,13 @@ def test_scatter_between_runs_counts_and_steps_do_not_hide_it() -> None:
     assert set(tie_set({"a": loud, "b": slower}, {}).members) == {"a", "b"}
 
 
+def test_one_run_each_tells_little_apart() -> None:
+    for apart, members in ((1.03, ("a", "b")), (1.06, ("a",))):
+        found = tie_set({"a": [[1.0] * 20], "b": [[apart] * 20]}, {})
+        assert found.members == members
+        assert found.ci95["b"][0] < apart < found.ci95["b"][1]
+
+
 def test_what_a_round_did_to_all_is_taken_out() -> None:
     rounds = (1.0, 1.1, 1.2)
     a = [[level] * 10 for level in rounds]
@@ -118,12 +125,83 @@ def test_what_a_round_did_to_all_is_taken_out() -> None:
     assert tie_set({"a": a, "b": b[:2]}, {}).chosen == "b"  # no rounds any more
 
 
+def often_slow(source: random.Random, level: float, every: int = 4, times: float = 2.0) -> list[float]:
+    """Of 50 steps every so many take longer, so that the mean step is slower than the median."""
+    return [value * (times if step % every == 3 else 1.0) for step, value in enumerate(flat(source, level))]
+
+
+def flat(source: random.Random, level: float) -> list[float]:
+    return [level * math.exp(source.gauss(0.0, 0.005)) for _ in range(50)]
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_a_median_that_is_blind_to_slow_steps_beats_nobody(repeats: int) -> None:
+    """A takes 95 ms and every fourth step twice that, 119 ms in the mean; B takes 100 ms. Training is faster with B."""
+    source = random.Random(repeats)
+    runs = {
+        "a": [often_slow(source, 0.095) for _ in range(repeats)],
+        "b": [flat(source, 0.100) for _ in range(repeats)],
+        "c": [flat(source, 0.120) for _ in range(repeats)],
+    }
+    found = tie_set(runs, {"a": 1, "b": 2, "c": 1})
+    assert found.members == ("a", "b"), "b beats c, so c is out though a does not beat it"
+    assert found.chosen == "b", "though a needs less memory"
+    assert found.mean_step_time_s["a"] == pytest.approx(0.119, rel=0.02)
+    [objection] = found.objections
+    assert (objection.faster, objection.slower) == ("a", "b")
+    assert "by the mean of the steps that count B is" in objection.reason
+
+
+def test_one_round_that_objects_does_not_undo_two_that_agree() -> None:
+    source = random.Random(5)
+    flats = [flat(source, 0.095) for _ in range(3)]
+    slower = [flat(source, 0.105) for _ in range(3)]
+    once = {"a": [*flats[:2], often_slow(source, 0.095)], "b": slower}
+    assert tie_set(once, {}).members == ("a",)
+    assert tie_set(once, {}).objections == ()
+    twice = {"a": [flats[0], often_slow(source, 0.095), often_slow(source, 0.095)], "b": slower}
+    assert tie_set(twice, {}).members == ("a", "b")
+
+
+def test_what_pauses_in_every_run_beats_nobody_and_one_pause_is_an_accident() -> None:
+    """A takes 95 ms and every tenth step three times that: too rare for a single run to object, but it never fails."""
+    source = random.Random(6)
+    slower = [flat(source, 0.100) for _ in range(3)]
+    found = tie_set({"a": [often_slow(source, 0.095, every=10, times=3.0) for _ in range(3)], "b": slower}, {})
+    assert (found.members, found.chosen) == (("a", "b"), "b")
+    assert found.objections[0].reason.startswith("by the medians of the runs A is faster, by their means B is")
+
+    once = [flat(source, 0.095) for _ in range(3)]
+    once[1][20] = 1.5  # so that the mean of this run is 30 % slower, and that of all runs 9 %
+    found = tie_set({"a": once, "b": slower}, {})
+    assert found.mean_step_time_s["a"] > 1.03 * found.mean_step_time_s["b"]
+    assert (found.members, found.objections) == (("a",), ())
+
+
+def test_one_pause_does_not_cost_the_leaner_one_the_choice() -> None:
+    source = random.Random(7)
+    lean, large = ([flat(source, 0.100) for _ in range(3)] for _ in range(2))
+    lean[1][20] = 2.0
+    found = tie_set({"lean": lean, "large": large}, {"lean": 1, "large": 2})
+    assert found.mean_step_time_s["lean"] > 1.04 * found.mean_step_time_s["large"]
+    assert set(found.members) == {"lean", "large"}
+    assert found.chosen == "lean"
+
+
+def test_of_equal_memory_the_lower_mean_is_chosen() -> None:
+    a = [[1.0, 1.0, 1.0, 1.03] * 10] * 2
+    b = [[1.001] * 40] * 2
+    found = tie_set({"a": a, "b": b}, {"a": 5, "b": 5})
+    assert (found.members, found.chosen) == (("a", "b"), "b")
+
+
 def test_memory_chooses_and_the_unknown_comes_last() -> None:
     runs = {name: [[1.0] * 10] * 2 for name in "abc"}
     assert tie_set(runs, {"a": 30, "b": 10, "c": 20}).chosen == "b"
     assert tie_set(runs, {"a": 30, "b": None}).chosen == "a"
     assert tie_set(runs, {}).chosen == "a"
-    assert tie_set({"only": [[1.0] * 4]}, {}) == TieSet(("only",), "only", {"only": 1.0}, {"only": (1.0, 1.0)}, 0.003)
+    alone = TieSet(("only",), "only", {"only": 1.0}, {"only": (1.0, 1.0)}, 0.01, 4.0, {"only": 1.0})
+    assert tie_set({"only": [[1.0] * 4]}, {}) == alone
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=2, max_size=4), st.integers(1, 3), st.sampled_from([2.0**-20, 1024.0]))

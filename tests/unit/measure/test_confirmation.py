@@ -95,7 +95,7 @@ def test_steps_double_while_they_scatter_and_stay_where_they_do_not() -> None:
 def test_a_clear_winner_stands_alone() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0 if run.trial == 1 else 1.2, run.steps))
     found = confirmation_of(PLAN, (1, 2), runs)
-    assert (found.members, found.leanest, found.repeats, found.missing) == ((1,), 1, 3, False)
+    assert (found.members, found.chosen, found.repeats, found.missing) == ((1,), 1, 3, False)
 
 
 def test_of_a_tie_the_leanest_is_chosen() -> None:
@@ -105,7 +105,7 @@ def test_of_a_tie_the_leanest_is_chosen() -> None:
     *_, runs = runs_of((0, 1, 2), outcome)
     found = confirmation_of(PLAN, (0, 1, 2), runs)
     assert found.members == (0, 1, 2)
-    assert found.leanest == 2
+    assert found.chosen == 2
 
 
 def test_compiling_steps_do_not_count_and_the_interval_holds_the_level() -> None:
@@ -133,7 +133,7 @@ def test_a_finalist_over_the_memory_limit_is_dropped() -> None:
     *_, runs = runs_of((1, 2), lambda run: ran(run.trial, 1.0, run.steps, peak=run.trial * 100 * MIB))
     found = confirmation_of(PLAN, (1, 2), runs, limit_bytes=150 * MIB)
     assert list(found.dropped) == [2]
-    assert found.leanest == 1
+    assert found.chosen == 1
 
 
 def test_runs_that_say_nothing_are_repeated_up_to_twice_as_often() -> None:
@@ -157,7 +157,7 @@ def test_what_looks_slower_is_not_chosen_for_its_memory_however_wide_the_tie() -
     *_, runs = runs_of((1, 2), outcome, PLAN.model_copy(update={"repeats": 2}))
     found = confirmation_of(PLAN.model_copy(update={"repeats": 2}), (1, 2), runs)
     assert found.members == (1, 2)
-    assert found.leanest == 1
+    assert found.chosen == 1
 
 
 def test_a_round_that_is_not_complete_does_not_count() -> None:
@@ -169,7 +169,7 @@ def test_a_round_that_is_not_complete_does_not_count() -> None:
     assert {trial: len(of) for trial, of in found.runs.items()} == {1: 1, 2: 1}
     nothing = confirmation_of(PLAN, (1, 2), {0: runs[0]})
     assert nothing.tied is None
-    assert nothing.leanest is None
+    assert nothing.chosen is None
 
 
 def test_the_winner_gets_the_numbers_of_its_repeated_runs() -> None:
@@ -189,15 +189,20 @@ def request_here(tmp_path) -> TuneRequest:
 def test_records_are_read_back_and_lost_runs_are_not(request_here: TuneRequest) -> None:
     folder = confirmation_folder(request_here, "0123456789ab", (4, 12))
     assert folder.name == "0004-0012"
-    outcomes = [ran(4, 1.0, 12), ran(12, 1.0, 12), TrialOutcome(12, TrialState.LOST, SETTINGS, reason="node died")]
-    for index, outcome in enumerate(outcomes):
-        (folder / f"{index:02d}").mkdir(parents=True)
-        (folder / f"{index:02d}" / "outcome.json").write_text(json.dumps(outcome.to_dict()))
+    lost = TrialOutcome(12, TrialState.LOST, SETTINGS, reason="node died", gpu_s=3.0)
+    outcomes = {"00": ran(4, 1.0, 12), "01": ran(12, 1.0, 12), "01.1": replace(lost, gpu_s=4.0), "02": lost}
+    for name, outcome in outcomes.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "outcome.json").write_text(json.dumps(outcome.to_dict()))
     (folder / "03").mkdir()
     (folder / "03" / "outcome.json").write_text("{ cut off")
 
-    assert recorded_runs(folder) == {0: outcomes[0], 1: outcomes[1]}
-    assert confirmation_gpu_s(request_here) == 20.0
+    assert recorded_runs(folder) == {0: outcomes["00"], 1: outcomes["01"]}
+    assert confirmation_gpu_s(request_here) == 27.0
+    again = confirmation_folder(request_here, "another stack", (4,)) / "00"
+    again.mkdir(parents=True)
+    (again / "outcome.json").write_text(json.dumps(lost.to_dict()))
+    assert confirmation_gpu_s(request_here) == 30.0
 
 
 def trained(trial: int, losses: list[float], **settings: object) -> TrialOutcome:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.dependence import effective_steps, noise, robust_sigma, student_quantile
+from autotune.measure.dependence import effective_steps, noise, order_statistics, robust_sigma, student_quantile
 
 
 def autoregressive(seed: int, count: int, memory: float) -> list[float]:
@@ -20,11 +20,22 @@ def autoregressive(seed: int, count: int, memory: float) -> list[float]:
     return values
 
 
+@pytest.mark.parametrize("count", [2000, 7001])
 @pytest.mark.parametrize("memory", [0.0, 0.3, 0.6, 0.9])
-def test_the_worth_of_an_autoregression(memory: float) -> None:
+def test_the_worth_of_an_autoregression(memory: float, count: int) -> None:
     """Its exact worth is n (1 - r) / (1 + r)."""
-    found = sorted(effective_steps(autoregressive(seed, 2000, memory)) for seed in range(9))[4]
-    assert found == pytest.approx(2000 * (1 - memory) / (1 + memory), rel=0.25)
+    found = sorted(effective_steps(autoregressive(seed, count, memory)) for seed in range(9))[4]
+    assert found == pytest.approx(count * (1 - memory) / (1 + memory), rel=0.35)
+
+
+def test_what_a_long_series_repeats_within_a_batch_is_no_dependence() -> None:
+    assert effective_steps([float(place % 2) for place in range(9000)]) == 9000.0
+
+
+def test_order_statistics_are_spread_evenly() -> None:
+    values = [float(place * 7919 % 100) for place in range(100)]
+    assert order_statistics(values, 100) == order_statistics(values, 200) == sorted(values)
+    assert order_statistics(values, 4) == [12.0, 37.0, 62.0, 87.0]
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.3, 0.6, 0.9])

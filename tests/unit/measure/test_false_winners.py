@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.measure.compare import compare_series
-from tests.support.step_series import PROCESSES, Process
+from tests.support.step_series import FEW_STAYS, PROCESSES, Process
 
 STEPS = 40
 DOCUMENT = Path(__file__).parents[3] / "docs" / "compare.md"
@@ -27,11 +27,11 @@ def test_equal_runs_hardly_ever_have_a_winner(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("name", [*PROCESSES, *FEW_STAYS])
 def test_the_rate_of_false_winners_is_the_one_in_the_document(name: str) -> None:
     pairs = 1000
-    rate = false_winners(PROCESSES[name], name, pairs) / pairs
+    rate = false_winners({**PROCESSES, **FEW_STAYS}[name], name, pairs) / pairs
     stated = re.search(rf"^\| {re.escape(name)} \| ([0-9.]+) % \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
     assert stated, f"| {name} | {rate:.1%} |"
     assert float(stated[1]) / 100.0 == pytest.approx(rate, abs=0.002)  # a rounding may differ elsewhere
-    assert rate <= 0.025
+    assert rate <= 0.025 or name in FEW_STAYS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.failure import one_line, rank_names, violation_at
+from autotune.measure.failure import rank_names, violation_at
 from autotune.measure.outcome import TrialOutcome, TrialState, judge
 from autotune.measure.run import GangRun, RankExit
 from autotune_policies.settings import resolve
@@ -139,10 +139,6 @@ def test_tokens_that_were_left_out_are_no_measurement(line, cause):
     outcome = judge(SPEC, finished(ranks=tuple(ranks)))
     assert (outcome.state, outcome.cause) == (TrialState.INFEASIBLE, cause)
     assert line in outcome.reason
-
-
-def test_what_a_terminal_would_obey_is_not_passed_on():
-    assert one_line("\x1b[31mred\x1b[0m \x1b]0;title\x07 a\x08b\x1b[2J") == "red ab"
 
 
 def test_one_measured_step_is_no_measurement():

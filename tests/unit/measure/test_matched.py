@@ -1,8 +1,10 @@
 """A gain is said of one setting only where a pair differs in nothing else."""
 
+from dataclasses import replace
+
 import pytest
 
-from autotune.measure.matched import fastest_pairs, matched_pairs
+from autotune.measure.matched import fastest_pairs, matched_pairs, only_difference
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune_policies.settings import resolve
 
@@ -57,7 +59,48 @@ def test_on_different_nodes_a_small_difference_is_a_tie() -> None:
     assert [pair.comparison.verdict for pair in matched_pairs([ran(0, 1.0, **BASE), here])] == ["b_faster"]
     [pair] = matched_pairs([ran(0, 1.0, **BASE), there])
     assert pair.comparison.verdict == "tie"
-    assert "tie" in pair.sentence()
+    why = "two runs of one configuration on different nodes may differ by 4%"
+    assert pair.to_dict()["reason"] == why
+    assert pair.sentence().endswith(f": {why}.")
+
+
+def test_a_difference_of_less_than_the_margin_is_a_tie_and_says_so() -> None:
+    [pair] = matched_pairs([ran(0, 1.0, **BASE), ran(4, 0.995, **DEEPEP)])
+    assert pair.comparison.verdict == "tie"
+    assert not pair.comparison.ci95[0] <= 1.0 <= pair.comparison.ci95[1]
+    assert "on the same nodes may differ by 1%" in pair.sentence()
+    [equal] = matched_pairs([ran(0, 1.0, **BASE), ran(4, 1.0, **DEEPEP)])
+    assert equal.reason == ""
+    assert equal.sentence().endswith("which differ in nothing else).")
+
+
+def test_what_compare_objects_to_is_said_with_the_pair() -> None:
+    """The second takes 5 % less by the median, but every fourth of its steps takes twice as long."""
+    often_slow = ran(4, 0.95, **DEEPEP)
+    times = [value * (2 if step % 4 == 3 else 1) for step, value in enumerate(often_slow.step_times_s)]
+    [pair] = matched_pairs([ran(0, 1.0, **BASE), replace(often_slow, step_times_s=times)])
+    assert pair.comparison.verdict == "tie"
+    reason = pair.to_dict()["reason"]
+    assert reason.startswith("by the median B is faster, by the mean of the steps that count A is")
+    assert reason.endswith("(A is trial 0, B is trial 4)")
+    assert pair.sentence().endswith(f"which differ in nothing else): {reason}.")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "only"),
+    [
+        (BASE, DEEPEP, "dispatcher"),
+        (BASE, {**BASE, "micro_batch_size": 2}, "micro_batch_size"),
+        (BASE, {**DEEPEP, "micro_batch_size": 2}, None),
+        (BASE, {**BASE, "dispatcher": "hybridep", "num_sms": 16, "rank_capacity_factor": 1.5}, None),
+        (BASE, BASE, None),
+    ],
+)
+def test_the_only_difference_of_two_configurations(
+    one: dict[str, object], other: dict[str, object], only: str | None
+) -> None:
+    assert only_difference(resolve(one), resolve(other)) == only
+    assert only_difference(resolve(other), resolve(one)) == only
 
 
 def test_of_the_same_two_values_the_fastest_pair_speaks() -> None:

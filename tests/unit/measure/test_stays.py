@@ -34,6 +34,11 @@ def times(levels: str, seed: int) -> list[float]:
         ("^^" + "_" * 38, (2,), 2),  # it may have been there long before
         ("_" * 37 + "^^^", (3,), 3),
         ("_" * 39 + "^", (1,), 0),
+        (
+            "^^___^_____^______^____^_____^___________",
+            (2, 1, 1, 1, 1, 1),
+            0,
+        ),  # one in six steps: two come first at times
         ("_^^__^_^^^^__^_^^__^_^^_^^^_^__^^^_^__^_", (2, 1, 4, 1, 2, 1, 2, 3, 1, 3, 1, 1), 0),  # a coin does that
     ],
 )

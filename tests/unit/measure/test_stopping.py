@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.measure.stopping import enough, steady_interval
+from autotune.measure.stopping import dependent_interval, enough
 
 
 def steps(seed: int, count: int, sigma: float) -> list[float]:
@@ -23,7 +23,7 @@ def test_an_interval_that_decided_when_to_stop_still_holds_the_truth(sigma: floa
         count = 20
         while not enough(series[:count]):
             count += 4
-        interval = steady_interval(series[:count])
+        interval = dependent_interval(series[:count])
         assert interval is not None
         covered += interval.low_s <= 1.0 <= interval.high_s
         stopped.append(count)
@@ -73,7 +73,7 @@ def test_dependent_steps_have_a_wider_interval() -> None:
         state = 0.9 * state + source.gauss(0.0, 0.004)
         wandering.append(math.exp(state))
     shuffled = source.sample(wandering, len(wandering))
-    dependent, independent = steady_interval(wandering), steady_interval(shuffled)
+    dependent, independent = dependent_interval(wandering), dependent_interval(shuffled)
     assert independent is not None
     if dependent is not None:
         assert dependent.high_s / dependent.low_s > 1.5 * (independent.high_s / independent.low_s - 1.0) + 1.0
@@ -87,5 +87,5 @@ def test_limits_that_contradict_are_refused(limits: tuple[float, int, int]) -> N
 
 
 def test_too_few_steps_have_no_interval() -> None:
-    assert steady_interval([]) is None
-    assert steady_interval([1.0] * 5) is None
+    assert dependent_interval([]) is None
+    assert dependent_interval([1.0] * 5) is None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.errors import RunError
 from autotune.measure.disturbance import Sick
 from autotune.measure.outcome import TrialOutcome, TrialState
 from autotune.request import TuneRequest, load_request
@@ -86,6 +87,41 @@ def test_what_says_nothing_of_the_settings_runs_again(
     group: Any = None
     assert remeasure.measure_again(spec, tmp_path / "00", "a", group) == seen[-1]
     assert len(seen) == made
+
+
+def test_no_gpu_second_of_a_confirming_run_that_ended_is_missing_or_counted_twice(
+    asked: TuneRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run is lost twice and disturbed once in one session, lost once more in the next, and then complete."""
+    from autotune.measure.confirmation import confirmation_gpu_s, recorded_runs
+    from autotune.scheduling import remeasure
+
+    confirming = Confirming(asked, monkeypatch)
+    ends = iter(["COMPLETE", "LOST", "CONTAMINATED", "LOST", "LOST"])
+    spent: list[float] = []
+
+    def execute(gang: object, spec: TrialSpec, folder: Path) -> TrialOutcome:
+        spent.append(2.0 ** len(spent))
+        (folder / "steps.jsonl").write_text(f"run {len(spent)}")
+        outcome = replace(confirming.ran(spec), gpu_s=spent[-1], state=TrialState(next(ends, "COMPLETE")))
+        (folder / "outcome.json").write_text(json.dumps(outcome.to_dict()))
+        return outcome
+
+    monkeypatch.setattr(remeasure, "execute", execute)
+    with pytest.raises(RunError, match="was LOST 3 times"):
+        confirming()
+    assert confirmation_gpu_s(asked) == sum(spent) == 15.0
+    assert confirming() is None
+    assert confirmation_gpu_s(asked) == sum(spent)
+    assert confirming() is None
+    assert confirmation_gpu_s(asked) == sum(spent) == 255.0
+
+    folder = next((asked.folder / "confirm").glob("*/*"))
+    kept = {path.parent.name: path.read_text() for path in folder.glob("*/steps.jsonl")}
+    assert {name: kept[name] for name in sorted(kept) if name.startswith("01")} == {
+        "01": "run 6", "01.1": "run 2", "01.2": "run 3", "01.3": "run 4", "01.4": "run 5",
+    }  # fmt: skip
+    assert sorted(recorded_runs(folder)) == [0, 1, 2, 3]
 
 
 class Confirming:

@@ -77,6 +77,29 @@ time.sleep(300)
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.parametrize("end", ["pass", "raise ImportError('left one')"])
+def test_a_daemon_of_an_import_ends_with_it(planted, tmp_path, end):
+    body = f"""
+import os, pathlib
+read_end, write_end = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(write_end, str(os.getpid()).encode())
+        os.closerange(0, 256)
+        os.execve("/bin/sleep", ["sleep", "600"], {{}})
+    os._exit(0)
+os.waitpid(child, 0)
+pathlib.Path({str(tmp_path / "pid")!r}).write_bytes(os.read(read_end, 20))
+{end}
+"""
+    planted.package("deep_ep", body + WORKS, utils=UTILS)
+    planted.probe("deepep")
+    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_the_second_release_of_deepep_lacks_what_megatron_imports(planted):
     planted.package("deep_ep", "class Buffer: pass\n", utils="class EventHandle: pass\n")
     verdicts = planted.probe("deepep", "hybridep")
@@ -120,6 +143,23 @@ def test_the_second_release_is_called_by_its_name(planted):
     assert verdict["reason"].endswith("; DeepEP V2 is installed, which Megatron-Core does not take")
     assert verdict["provider"].startswith("DeepEP V2 (")
     assert "DeepEP V1" in verdict["fix"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "reason"),
+    [
+        ("assert False, 'NCCL GIN is unavailable'", "AssertionError", "NCCL GIN is unavailable; DeepEP V2 is"),
+        ("import os; os.abort()", "Crash", "the import was ended by SIGABRT"),
+    ],
+)
+def test_nothing_but_another_release_helps_whatever_the_second_one_dies_of(planted, body, error, reason):
+    planted.package("deep_ep", f"from . import _C\n{body}", utils=UTILS, _C="")
+    (planted.folder / "hybrid_ep_cpp.so").touch()
+    verdict = planted.probe("deepep")["deepep"]
+    assert (verdict["error"], verdict["level"]) == (error, "import")
+    assert verdict["reason"].startswith(reason)
+    assert verdict["provider"].startswith("DeepEP V2 (")
+    assert "build DeepEP V1" in verdict["fix"]
 
 
 def test_a_crash_is_told_with_the_level_where_it_happened(planted):
@@ -264,6 +304,40 @@ def test_kernels_of_another_gpu_are_found_before_the_first_launch(planted, kerne
         assert verdict["reason"].endswith("deep_ep_cpp.so was built for 10.0, but the GPU here has 9.0")
         assert "TORCH_CUDA_ARCH_LIST" in verdict["fix"]
     assert ("binary: unknown: no kernels were found in deep_ep_cpp.so" in verdict["notes"]) is (not kernels)
+
+
+GLOO = """
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+DISTRIBUTED = "is_available = is_backend_available = lambda *_: True\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "reason"),
+    [
+        ("", "", ""),
+        ("raise ImportError('no such symbol')", "", ""),
+        ("assert False, 'NCCL GIN is unavailable'", "AssertionError",
+         "megatron-core cannot be imported beside what is installed: NCCL GIN is unavailable"),
+        ("import os; os.abort()", "Crash", "the import was ended by SIGABRT: in <module> ({}/deep_ep/__init__.py:1)"),
+        ("print('warning')\nimport ctypes; ctypes.string_at(0)", "Crash",
+         "the import was ended by SIGSEGV: in <module> ({}/deep_ep/__init__.py:2)"),
+    ],
+)  # fmt: skip
+def test_a_library_that_keeps_megatron_from_being_imported_is_in_the_way_of_every_dispatcher(
+    planted, body, error, reason
+):
+    planted.package("torch", GLOO, distributed=DISTRIBUTED)
+    planted.package("deep_ep", body, utils=UTILS)
+    guarded = "try:\n    import deep_ep\nexcept ImportError:\n    pass\n"
+    planted.package("megatron.core.transformer.moe", fused_a2a=guarded)
+    verdict = planted.probe("alltoall")["alltoall"]
+    assert (verdict["available"], verdict["error"], verdict["reason"]) == (
+        not error,
+        error,
+        reason.format(planted.folder),
+    )
 
 
 @pytest.mark.trial

@@ -163,7 +163,7 @@ def test_only_a_process_that_uses_cuda_and_is_not_ours_is_a_stranger(monkeypatch
 
 @pytest.mark.parametrize(
     ("named", "gpus"),
-    [(None, ("0", "1")), ("", ("0", "1")), ("4,5,6", ("4", "5")), ("GPU-a, GPU-b", ("GPU-a", "GPU-b"))],
+    [(None, ("0", "1")), ("", ()), ("-1,0", ()), ("4,5,6", ("4", "5")), ("GPU-a, GPU-b", ("GPU-a", "GPU-b"))],
 )
 def test_the_gpus_of_a_gang_are_the_visible_ones(monkeypatch, named, gpus):
     if named is None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune_trials.command.last_words import WITHOUT_A_WORD, why
+from autotune_trials.command.last_words import ENDED_EARLY, WITHOUT_A_WORD, ended_early, why
 
 STEP = (
     " [2026-01-02 03:04:05.678901] iteration        3/      10 | consumed samples:           24 |"
@@ -46,3 +46,12 @@ def test_a_good_step_is_no_error():
     assert said == ("exception", WITHOUT_A_WORD, "the command exited with status 3 after 3 of 10 steps")
     assert why("", 3, 0, 10).message == "the command exited with status 3"
     assert why("going down\n\n", 3, 0, 10).message.endswith("its last words: going down")
+
+
+def test_a_command_that_leaves_early_with_status_0_says_why_only_by_a_traceback():
+    assert ended_early(STEP + "WARNING: an Error was handled\n", 3, 10) == (
+        "exception", ENDED_EARLY, "the command left with status 0 after 3 of 10 steps",
+    )  # fmt: skip
+    piped = STEP + traceback(OUT_OF_MEMORY)
+    assert ended_early(piped, 3, 10) == ("out_of_memory", "OutOfMemoryError", OUT_OF_MEMORY)
+    assert ended_early(STEP + "Traceback (most recent call last):\n", 3, 10).error == ENDED_EARLY

@@ -9,6 +9,9 @@ from autotune_trials.log_lines import LogReader
 WITHOUT_A_WORD = "CommandExited"
 """Error name of a command that ended with a status and no error line."""
 
+ENDED_EARLY = "EndedEarly"
+"""Error name of a command that left with status 0 before its last step."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 _OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory")
 
@@ -55,6 +58,21 @@ def why(text: str, status: int, step: int, steps: int) -> LastWords:
     if last and not _is_record(last):
         exited += f"; its last words: {last[:300]}"
     return LastWords("exception", WITHOUT_A_WORD, exited)
+
+
+def ended_early(text: str, step: int, steps: int) -> LastWords:
+    """Kind, error and message of a command that left with status 0 before its last step.
+
+    A pipe in a shell (``... | tee log``) hides the status of a program that failed; its traceback it does not hide.
+
+    Args:
+        text: The end of what it printed.
+        step: The last step it told.
+        steps: Steps of the contract.
+    """
+    if _TRACEBACK in text and (said := why(text, 1, step, steps)).error != WITHOUT_A_WORD:
+        return said
+    return LastWords("exception", ENDED_EARLY, f"the command left with status 0 after {step} of {steps} steps")
 
 
 def _error_lines(text: str) -> list[str]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from autotune_policies.errors import PolicyError
-from autotune_trials.command.last_words import why
+from autotune_trials.command.last_words import ENDED_EARLY, ended_early, why
 from autotune_trials.command.proof import RanOtherwise, from_container, from_dump
 from autotune_trials.command.steps import StepLines
 from autotune_trials.command.words import RESOLVED_FILE, CannotFill
 from autotune_trials.ending import REJECTED
 from autotune_trials.events import EventReader, EventWriter
 from autotune_trials.log_lines import ArgumentDump, LogReader, Memory, Record, Step
-from autotune_trials.processes import adopt_orphans, kill_descendants, spawn
+from autotune_trials.processes import kill_descendants, spawn
 from autotune_trials.spec import TrialSpec
 
 _LOOK_S = 0.2
@@ -34,7 +34,6 @@ def supervise(spec: TrialSpec, argv: list[str], work_dir: Path, events: EventWri
     A command that a signal ended ends this process by the same signal. What the command leaves behind is ended with
     it, and so is a command as soon as what it says can be no measurement.
     """
-    adopt_orphans()
     story = _Story(spec, work_dir, events)
     read_end, write_end = os.pipe()
     with open(write_end, "wb") as write, open(read_end, "rb", buffering=0) as read:
@@ -125,14 +124,15 @@ class _Story:
             self._tell(record)
         done, steps = self._lines.steps, self._spec.contract.steps
         if status and not self.over:
-            said = why(self._last_words.decode(errors="replace"), status, self._lines.steps, self._spec.contract.steps)
+            said = why(self._last_words.decode(errors="replace"), status, done, steps)
             self._events.write("failed", kind=said.kind, error=said.error, message=said.message)
             return status
         resolved = {} if self.over else self._read_container()
-        if not self.over and 0 < done < steps:
-            message = f"the command ended after {done} of {steps} steps"
-            self._events.write("failed", kind="exception", error="EndedEarly", message=message)
-            return 1
+        if not self.over and done < steps and (done or not self._quiet):
+            said = ended_early(self._last_words.decode(errors="replace"), done, steps)
+            if done or said.error != ENDED_EARLY:  # of one that told no step, the proof that it brings says more
+                self._events.write("failed", kind=said.kind, error=said.error, message=said.message)
+                return 1
         if not self.over and (flaw := self._lines.verdict()):
             self._otherwise = RanOtherwise(flaw)
         if self._otherwise is not None:

@@ -11,6 +11,7 @@ class _Advice(NamedTuple):
     fix: str
 
 
+_BUILD_V1 = "build DeepEP V1, or its hybrid-ep branch, from source"
 _BY_TEXT = tuple(
     _Advice(text, fix)
     for text, fix in (
@@ -40,7 +41,7 @@ _BY_TEXT = tuple(
         (r"No NVLink connection between GPU (\d+) and GPU \1\b", "let every rank see all GPUs of its node"),
         (r"GIN is unavailable|IBGDA", "enable IBGDA in the NVIDIA driver, or install GDRCopy; see the DeepEP README"),
         (r"'HybridEPBuffer'|no HybridEPBuffer", "build DeepEP from its hybrid-ep branch"),
-        (r"'EventOverlap'", "build DeepEP V1, or its hybrid-ep branch, from source"),
+        (r"'EventOverlap'", _BUILD_V1),
         (r"compil|nvcc", "use a container with CUDA's compiler and set CUDA_HOME to it"),
         (r"megatron-core is not installed|this torch was built", "pip install 'moe-autotune[trial]'"),
         (
@@ -62,13 +63,13 @@ def advice(reason: str, *, error: str = "", provider: str = "") -> str:
     Args:
         reason: What it said.
         error: Its class, or kind.
-        provider: Whose package it was.
+        provider: Whose package it was; of one that Megatron-Core does not take, nothing else helps.
     """
+    if provider.startswith(V2):
+        return _BUILD_V1
     missing = re.search(r"No module named '(\w+)", reason)
     if missing and missing[1] in _MISSING:
         return _MISSING[missing[1]]
-    if provider.startswith(V2) and error == "ImportError":
-        return "build DeepEP V1, or its hybrid-ep branch, from source"
     return next((rule.fix for rule in _BY_TEXT if re.search(rule.text, reason)), _BY_KIND.get(error, ""))
 
 

@@ -28,7 +28,7 @@ from autotune_policies.backends import BACKENDS, Backend, Release
 from autotune_trials.preflight import devices, elf, nvml
 from autotune_trials.preflight.calls import refusals
 from autotune_trials.preflight.exchange import PERMUTE_FUSION
-from autotune_trials.preflight.providers import V2, Provider, provider_of
+from autotune_trials.preflight.providers import Provider, provider_of
 
 Notes = list[str]
 """What a level could not find out, or what is worth knowing although it passed."""
@@ -39,6 +39,7 @@ _PERMUTATION = Backend(
     PERMUTE_FUSION,
     library="transformer_engine",
     imports=(("transformer_engine.pytorch.permutation", ("moe_permute", "moe_permute_with_probs", "moe_unpermute")),),
+    extensions=("transformer_engine_torch",),
     source="megatron/core/extensions/transformer_engine.py: without one of these imports there is no fused permutation",
 )
 
@@ -119,9 +120,7 @@ def _import(backend: Backend) -> Notes:
         module = __import__(name, fromlist=attributes)  # what `from name import attributes` does first
         for attribute in attributes:
             if not hasattr(module, attribute):
-                whose = provider(backend)
-                second = f"; {V2} is installed, which Megatron-Core does not take" if whose and whose.name == V2 else ""
-                raise ImportError(f"cannot import name {attribute!r} from {name!r}{second}")
+                raise ImportError(f"cannot import name {attribute!r} from {name!r}")
     if backend.flag is not None and importlib.util.find_spec("megatron") is not None:
         flag = getattr(importlib.import_module(_FUSED_A2A), backend.flag, None)
         if not flag:
@@ -203,6 +202,12 @@ def _collective(_: Backend) -> Notes:
     library = "nccl" if torch.cuda.is_available() else "gloo"
     if not (distributed.is_available() and distributed.is_backend_available(library)):
         raise ImportError(f"this torch was built without {library}")
+    try:
+        importlib.import_module(_FUSED_A2A)  # it imports the libraries of all dispatchers, whichever is asked for
+    except BaseException as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        says = f"megatron-core cannot be imported beside what is installed: {reason}"
+        raise UnusableError(type(error).__name__, says) from error
     return []
 
 

@@ -13,12 +13,14 @@ from autotune_policies.surroundings import topology_of
 from autotune_trials.caches import cache_variables
 from autotune_trials.facts import Facts, fingerprint, node_facts
 from autotune_trials.preflight import devices, nvml
-from autotune_trials.preflight.cache import VerdictCache, library_files
+from autotune_trials.preflight.cache import VerdictCache
 from autotune_trials.preflight.devices import Finding
 from autotune_trials.preflight.exchange import EXCHANGES, PERMUTE_FUSION
 from autotune_trials.preflight.process import Answer, Probe, await_all, variables_for
+from autotune_trials.preflight.stamps import library_files
 from autotune_trials.preflight.verdict import Verdict, verdict
 from autotune_trials.probe import probe_all
+from autotune_trials.visible import count_visible
 
 EXCHANGE_TIMEOUT_S = 180.0
 """DeepEP and HybridEP wait about 100 s for a lost peer before they say so; a first compilation takes a minute."""
@@ -68,14 +70,16 @@ def inspect_node(
         cached: Whether a good verdict from an earlier look will do.
     """
     names = list(dict.fromkeys(subjects))
-    facts = node_facts()
+    facts, trouble = _facts()
     full_env = {**(cache_variables(scratch, fingerprint(facts)) if scratch is not None else {}), **env}
-    seen = _look_at_devices(full_env)
+    seen = _look_at_devices(full_env) if trouble is None else _Seen(0, (trouble,))
     cache = None
     if scratch is not None and seen.libraries is not None:
         steady = [asdict(finding) for finding in seen.findings if finding.name != "neighbours"]
-        depends_on = {"facts": facts, "findings": steady, "env": dict(env), "usable": seen.usable}
-        cache = VerdictCache(scratch / "preflight", depends_on, seen.libraries)
+        depends_on = {
+            "facts": facts, "findings": steady, "env": dict(env), "usable": seen.usable, "files": seen.libraries,
+        }  # fmt: skip
+        cache = VerdictCache(scratch / "preflight", depends_on)
     known = {name: kept for name in names if cache and cached and (kept := cache.get(name)) is not None}
     fresh = probe_all([name for name in names if name not in known], full_env, timeout_s)
     for name in fresh:
@@ -135,43 +139,56 @@ def run_exchange(name: str, ranks: int, env: Mapping[str, str], timeout_s: float
 
 
 class _Seen(NamedTuple):
-    """What a look at the devices showed: GPUs that trials may use, findings, readings, files of the libraries."""
+    """What a look at the devices showed: GPUs that trials may use, findings, readings, digest of the libraries."""
 
     usable: int
     findings: tuple[Finding, ...]
     gpus: tuple[Mapping[str, Any], ...] = ()
-    libraries: Mapping[str, Any] | None = None
+    libraries: str | None = None
+
+
+def _facts() -> tuple[Facts, Finding | None]:
+    """What the node is, and what is wrong where its GPUs cannot be asked for."""
+    answer = _ask("facts", {})
+    return (answer["facts"], None) if answer["available"] else (node_facts(ask_driver=False), _trouble(answer))
 
 
 def _look_at_devices(env: Mapping[str, str]) -> _Seen:
-    """Asked for in a process of its own: a driver in trouble hangs whoever asks."""
-    [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node"], env, _DEVICES)], _DEVICES_TIMEOUT_S)
+    answer = _ask("devices", env)
     if not answer["available"]:
-        says = f"{answer['error']}: {answer['reason']}"
-        return _Seen(0, (Finding(_DEVICES, "fail", says, "see dmesg and nvidia-smi"),))
+        return _Seen(0, (_trouble(answer),))
     findings = tuple(Finding(**finding) for finding in answer["findings"])
     return _Seen(int(answer["usable"]), findings, tuple(answer["gpus"]), answer["libraries"])
 
 
-def _visible() -> int:
-    """How many GPUs a trial's processes may use: NVML sees the others too."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return sys.maxsize if named is None else len([word for word in named.split(",") if word.strip()])
+def _ask(part: str, env: Mapping[str, str]) -> Verdict:
+    """In a process of its own: a driver in trouble hangs whoever asks."""
+    [answer] = await_all([Probe(_DEVICES, ["autotune_trials.preflight.node", part], env, _DEVICES)], _DEVICES_TIMEOUT_S)
+    return answer
+
+
+def _trouble(answer: Verdict) -> Finding:
+    return Finding(_DEVICES, "fail", f"{answer['error']}: {answer['reason']}", "see dmesg and nvidia-smi")
 
 
 def main() -> None:
-    """Print what this node's devices say, as one JSON line."""
+    """Print what this node is, or what its devices say, as one JSON line."""
+    [part] = sys.argv[1:]
     answer = Answer()
-    answer.reached("devices")
+    answer.reached(_DEVICES)
+    told = {"facts": node_facts()} if part == "facts" else _devices()
+    answer.finish({**verdict(_DEVICES, 0.0, level=_DEVICES), **told})
+
+
+def _devices() -> dict[str, Any]:
     gpus, absence = nvml.look()
     findings = devices.gpu_findings(gpus, absence) + (devices.network_findings() if gpus else ())
-    told = {
-        "usable": min(len(gpus), _visible()),
+    return {
+        "usable": count_visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [gpu.uuid for gpu in gpus]),
         "findings": [asdict(finding) for finding in findings],
         "gpus": [asdict(gpu) for gpu in gpus],
         "libraries": library_files(),
     }
-    answer.finish({**verdict(_DEVICES, 0.0, level="devices"), **told})
 
 
 if __name__ == "__main__":

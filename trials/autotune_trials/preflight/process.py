@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import uuid
@@ -13,12 +15,15 @@ from typing import IO, Any
 
 from autotune_policies.surroundings import stale_variables
 from autotune_trials.checkout import import_path
+from autotune_trials.ending import leave
 from autotune_trials.preflight.advice import advice
-from autotune_trials.preflight.verdict import Verdict, verdict
-from autotune_trials.processes import FAMILY_VARIABLE, describe_exit, kill_family, spawn
+from autotune_trials.preflight.verdict import Verdict, is_verdict, verdict
+from autotune_trials.processes import FAMILY_VARIABLE, adopt_orphans, describe_exit, kill_family, spawn
 
 _MOST_PRINTED_BYTES = 64 << 20
 _LAST_WORDS_BYTES = 64 << 10
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
+_PYTHON = sysconfig.get_path("stdlib")
 _DOING = {"installed": "reading its files", "exchange": "the exchange of tokens", "permute": "the fused permutation"}
 
 
@@ -47,6 +52,7 @@ class Probe:
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         full = {**os.environ, **env}
         full |= {"PYTHONPATH": import_path(full.get("PYTHONPATH")), FAMILY_VARIABLE: self._marker}
+        full["PYTHONFAULTHANDLER"] = "1"  # a crash then says where
         argv = [sys.executable, "-m", *arguments]
         self.process: subprocess.Popen[bytes] = spawn(argv, full, stdout=self._out, stderr=self._err)
 
@@ -59,18 +65,21 @@ class Probe:
         """What it found, or how it failed to say so."""
         code = self.process.poll()
         lines = list(self._lines())
-        if code == 0 and lines and lines[-1].get("backend") == self.subject and "available" in lines[-1]:
+        if code == 0 and lines and is_verdict(lines[-1]) and lines[-1]["backend"] == self.subject:
             return lines[-1]
-        level = next((str(line["level"]) for line in reversed(lines) if "level" in line), self._level)
+        last: dict[str, Any] = next((line for line in reversed(lines) if "level" in line), {})
+        level, whose = str(last.get("level", self._level)), str(last.get("provider", ""))
         doing = _DOING.get(level, f"the {level}" if level == "import" else f"the check of its {level}")
         if code is None and self._floods():
-            return self._unavailable(level, "Flood", f"{doing} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
+            return self._unavailable(
+                level, whose, "Flood", f"{doing} printed more than {_MOST_PRINTED_BYTES >> 20} MiB"
+            )
         if code is None:
-            return self._unavailable(level, "Hang", f"{doing} did not come back within {timeout_s:g} s")
+            return self._unavailable(level, whose, "Hang", f"{doing} did not come back within {timeout_s:g} s")
         self._err.seek(max(0, os.fstat(self._err.fileno()).st_size - _LAST_WORDS_BYTES))
-        last_words = self._err.read().decode(errors="replace").strip().splitlines()[-1:]
-        said = f": {last_words[0]}" if last_words else ""
-        return self._unavailable(level, "Crash" if code < 0 else "Exit", f"{doing} {describe_exit(code)}{said}")
+        said = _last_words(self._err.read().decode(errors="replace"))
+        said = f": {said}" if said else ""
+        return self._unavailable(level, whose, "Crash" if code < 0 else "Exit", f"{doing} {describe_exit(code)}{said}")
 
     def close(self) -> None:
         """Kill what still runs of it."""
@@ -89,9 +98,9 @@ class Probe:
                 if isinstance(value, dict):
                     yield value
 
-    def _unavailable(self, level: str, error: str, reason: str) -> Verdict:
-        seconds, fix = time.monotonic() - self._started_s, advice(reason, error=error)
-        return verdict(self.subject, seconds, level=level, error=error, reason=reason, fix=fix)
+    def _unavailable(self, level: str, whose: str, error: str, reason: str) -> Verdict:
+        seconds, fix = time.monotonic() - self._started_s, advice(reason, error=error, provider=whose)
+        return verdict(self.subject, seconds, level=level, error=error, reason=reason, fix=fix, provider=whose)
 
 
 def await_all(probes: Iterable[Probe], timeout_s: float, *, together: bool = False) -> list[Verdict]:
@@ -118,23 +127,40 @@ def await_all(probes: Iterable[Probe], timeout_s: float, *, together: bool = Fal
             probe.close()
 
 
+def _last_words(text: str) -> str:
+    """Where a program crashed, as far as Python knows: the innermost code that is not Python's own; else its last line.
+
+    Args:
+        text: The end of what it printed.
+    """
+    _, crashed, stack = text.rpartition("Fatal Python error: ")
+    places = _FRAME.findall(stack) if crashed else []
+    for file, line, function in places:
+        if not file.startswith(("<", _PYTHON)) or "site-packages" in file:
+            return f"in {function} ({file}:{line})"
+    lines = text.partition("Fatal Python error: ")[0].strip().splitlines() if crashed else text.strip().splitlines()
+    return lines[-1] if lines else ""
+
+
 class Answer:
-    """The way out of a probe's process: standard output, which is then taken from whatever else would print on it."""
+    """The way out of a probe's process: standard output, which is then taken from whatever else would print on it.
+
+    What an import starts ends with the probe, however it hides.
+    """
 
     def __init__(self) -> None:
+        adopt_orphans()
         self._file = os.dup(1)
         os.dup2(2, 1)
 
-    def reached(self, level: str) -> None:
-        """Say which level begins, in case it never ends."""
-        self._write({"level": level})
+    def reached(self, level: str, provider: str = "") -> None:
+        """Say which level begins, and of whose package, in case it never ends."""
+        self._write({"level": level, "provider": provider})
 
     def finish(self, found: Verdict) -> None:
         """Say the verdict and end: a half-imported extension may crash or hang while Python takes it down."""
         self._write(found)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        leave(0)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         os.write(self._file, (json.dumps(line) + "\n").encode())

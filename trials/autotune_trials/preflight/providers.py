@@ -1,8 +1,10 @@
-"""Whose package goes by the name ``deep_ep``, told from its files and its metadata, without importing it.
+"""Whose package goes by the name ``deep_ep``, told from its own code and its metadata, without importing it.
 
-Four packages that do not replace one another share the name, and an index has a fifth one that is none of them.
+Four packages that do not replace one another share the name, and an index has a fifth one that is none of them. What
+lies beside a package proves little: extensions of one that was there before are often left over.
 """
 
+import ast
 import importlib.util
 from collections.abc import Iterator
 from importlib import metadata
@@ -46,34 +48,76 @@ def provider_of(module: str, extensions: tuple[str, ...]) -> Provider | None:
     if spec is None:
         return None
     folder = Path(spec.origin).parent if spec.origin and spec.submodule_search_locations is not None else None
-    origins = {name: _origin(name) for name in extensions}
     own = sorted(str(path) for path in folder.glob("_C*.so")) if folder else []
-    libraries = [*own, *(origin for origin in origins.values() if origin.endswith(".so"))]
-    name = _deep_ep(folder) if module == "deep_ep" else module
+    if module != "deep_ep":
+        return Provider(module, _distribution(module, folder), spec.origin or "", (*own, *_compiled(extensions)))
+    loads = _imports(folder, module) if folder else set()
+    name = _deep_ep(folder, loads)
+    if name in (V1, HYBRID):
+        libraries = _compiled(tuple(each for each in extensions if each in loads) or extensions)
+    else:
+        libraries = _uccl_libraries() if name == UCCL else own
     return Provider(name, _distribution(module, folder), spec.origin or "", tuple(libraries))
 
 
-def _deep_ep(folder: Path | None) -> str:
+def _deep_ep(folder: Path | None, loads: set[str]) -> str:
+    """Whose it is, from what it imports; where it says nothing, from the files that lie there."""
     if folder is None:
         return UNKNOWN
-    if _origin("hybrid_ep_cpp"):
-        return HYBRID
-    if any(folder.glob("_C*")) or (folder / "buffers").is_dir():
-        return V2
-    if _imports_uccl(folder):
+    if "uccl" in loads:
         return UCCL
-    if _origin("deep_ep_cpp"):
-        return V1
-    return UNKNOWN
+    if loads.isdisjoint({"deep_ep._C", "deep_ep.buffers", "deep_ep_cpp", "hybrid_ep_cpp"}):
+        if any(folder.glob("_C*")) or any(folder.glob("buffers/*.py")):
+            return V2
+        return V1 if _origin("deep_ep_cpp") else UNKNOWN
+    if loads.intersection({"deep_ep._C", "deep_ep.buffers"}):
+        return V2
+    return HYBRID if "hybrid_ep_cpp" in loads and _origin("hybrid_ep_cpp") else V1
 
 
-def _imports_uccl(folder: Path) -> bool:
-    words = (line.split() for path in sorted(folder.glob("*.py")) for line in _lines(path))
-    return any(line[0] in ("import", "from") and line[1].partition(".")[0] == "uccl" for line in words if len(line) > 1)
+def _imports(folder: Path, package: str) -> set[str]:
+    """Top-level modules, and parts of itself (``package.part``), that a package imports when it is imported."""
+    found: set[str] = set()
+    todo, seen = [folder / "__init__.py"], set[Path]()
+    while todo:
+        path = todo.pop()
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        inside = [package, *path.relative_to(folder).parent.parts]
+        for name in _imported_names(path, inside):
+            top, *parts = name.split(".")
+            found.add(".".join([top, *parts[:1]]) if top == package else top)
+            if top == package:
+                for length in range(1, len(parts) + 1):
+                    place = folder.joinpath(*parts[:length])
+                    todo += [place.with_name(f"{place.name}.py"), place / "__init__.py"]
+    return found
 
 
-def _lines(path: Path) -> Iterator[str]:
-    yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _imported_names(path: Path, inside: list[str]) -> Iterator[str]:
+    """Full names of what a file's imports may load; nothing of a file that is no Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = inside[: len(inside) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{name.name}" for name in node.names)
+
+
+def _compiled(extensions: tuple[str, ...]) -> list[str]:
+    return [origin for name in extensions if (origin := _origin(name)).endswith(".so")]
+
+
+def _uccl_libraries() -> list[str]:
+    folder = Path(_origin("uccl")).parent
+    return sorted(str(path) for path in folder.glob("ep*.so")) if folder.name else []
 
 
 def _origin(module: str) -> str:

@@ -1,6 +1,9 @@
 """What a probe says of one dispatcher on one node."""
 
-from typing import Any
+import math
+from typing import Any, TypeGuard
+
+from autotune_trials.lines import one_line
 
 Verdict = dict[str, Any]
 """``backend``, ``available``, ``reason`` (one line), ``error`` (class name or kind), ``fix`` (may be empty),
@@ -23,12 +26,30 @@ def verdict(
     return {
         "backend": backend,
         "available": not error,
-        "reason": reason,
-        "error": error,
+        "reason": one_line(reason),
+        "error": one_line(error),
         "fix": fix,
         "level": level,
-        "provider": provider,
-        "notes": notes or [],
+        "provider": one_line(provider),
+        "notes": [one_line(note) for note in notes or []],
         "untried": {},
         "seconds": round(seconds, 3),
     }
+
+
+def is_verdict(value: Any) -> TypeGuard[Verdict]:
+    """Whether a value that came from a file or another process has all the words of a verdict."""
+    if not isinstance(value, dict) or not value.keys() >= verdict("", 0.0).keys():
+        return False
+    words = (value[name] for name in ("backend", "reason", "error", "fix", "level", "provider"))
+    untried, seconds = value["untried"], value["seconds"]
+    return (
+        all(isinstance(word, str) for word in words)
+        and value["available"] is (not value["error"])
+        and isinstance(value["notes"], list)
+        and all(isinstance(note, str) for note in value["notes"])
+        and isinstance(untried, dict)
+        and all(isinstance(word, str) for item in untried.items() for word in item)
+        and type(seconds) in (int, float)
+        and 0.0 <= seconds < math.inf
+    )

@@ -101,6 +101,8 @@ def test_no_driver_and_no_gpu_are_unknown_and_no_failure(plant: Plant) -> None:
         ("import no_such_module", "NVML cannot be imported: No module named 'no_such_module'", "nvidia-ml-py"),
         ("1 / 0", "NVML cannot be imported: division by zero", "nvidia-ml-py"),
         ("", "NVML does not start: module 'pynvml' has no attribute 'nvmlInit'", "driver"),
+        ("def nvmlInit(): raise SystemExit(3)", "NVML does not start: 3", "driver"),
+        ("raise SystemExit", "NVML cannot be imported: SystemExit", "nvidia-ml-py"),
         ("def nvmlInit(): raise OSError('libnvidia-ml.so.1')", "NVML does not start: libnvidia-ml.so.1", "driver"),
     ],
 )
@@ -144,6 +146,17 @@ def test_an_nvml_that_answers_with_garbage_leaves_readings_unknown(one: object, 
     json.dumps([asdict(gpu) for gpu in gpus])
     json.dumps(facts)
     gpu_findings(gpus)
+
+
+def test_a_driver_that_tells_of_a_billion_gpus_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    nvml = ModuleType("pynvml")
+    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetCount = lambda: 10**9  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByIndex = asked.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert read_gpus() == ()
+    assert len(asked) == 256
 
 
 def test_device_files(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """One node with planted libraries and planted GPUs, seen as the preflight sees it."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
+from autotune_trials.preflight import node
 from autotune_trials.preflight.exchange import PERMUTE_FUSION
 from autotune_trials.preflight.node import inspect_node, run_exchange
 from tests.support.planted import BUFFER, H100, PERMUTATION, UTILS, Planted
@@ -58,6 +60,15 @@ def test_gpus_that_trials_may_not_use_do_not_count(planted: Planted) -> None:
     planted.env["CUDA_VISIBLE_DEVICES"] = "1"
     [verdict] = inspect_node(["deepep"], planted.env, 10.0).verdicts.values()
     assert verdict["untried"] == {"exchange": "GPUs that can be used here: 1, needed: 2"}
+
+
+@pytest.mark.parametrize(("named", "usable"), [("-1", 0), ("-1,0", 0), ("NoDevFiles", 0), ("1,9,0", 1)])
+def test_a_gpu_that_cuda_hides_does_not_count(planted: Planted, named: str, usable: int) -> None:
+    planted.gpus([H100, H100])
+    planted.env["CUDA_VISIBLE_DEVICES"] = named
+    [verdict] = inspect_node([PERMUTE_FUSION if usable == 0 else "deepep"], planted.env, 10.0).verdicts.values()
+    [said] = verdict["untried"].values()
+    assert said.startswith(f"GPUs that can be used here: {usable}, needed")
 
 
 def test_what_failed_before_is_not_exchanged(planted: Planted) -> None:
@@ -150,3 +161,24 @@ def test_the_rank_that_failed_is_named_and_not_the_one_that_waits_for_it(planted
     wait = "import os, time\nif os.environ['RANK'] == '0': time.sleep(300)\n"
     planted.package("torch", wait + "raise RuntimeError('rank 1 has no GPU')")
     assert run_exchange("deepep", 2, planted.env, timeout_s=30.0)["reason"] == "rank 1 has no GPU"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "Crash: the check of its devices was ended by SIGSEGV"),
+        ("def nvmlInit():\n    import os; os._exit(3)", "Exit: the check of its devices exited with status 3"),
+        ("import threading\ndef nvmlInit(): threading.Event().wait()", "Hang: the check of its devices did not come"),
+    ],
+)
+def test_a_driver_in_trouble_hurts_nobody_who_asks_what_the_node_is(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    (planted.folder / "pynvml.py").write_text(body)
+    monkeypatch.setenv("PYTHONPATH", str(planted.folder))  # where this process would find it as well
+    monkeypatch.setattr(node, "_DEVICES_TIMEOUT_S", 0.7 if says.startswith("Hang") else 30.0)
+    report = inspect_node(["alltoall"], {}, 10.0)
+    assert (report.host, report.facts["gpus"], report.gpus) == (socket.gethostname(), [], ())
+    [found] = report.findings
+    assert (found.name, found.state) == ("devices", "fail")
+    assert found.says.startswith(says)
