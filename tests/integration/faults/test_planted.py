@@ -24,7 +24,7 @@ from tests.support.faults import IMPORTS, MARKER_VARIABLE, run_to_nothing_left, 
 pytestmark = pytest.mark.service
 
 PLANTED = [sys.executable, str(Path(__file__).with_name("planted_rank.py"))]
-STALL_S = 6.0
+STALL_S = 10.0
 MODEL = ModelShape(
     "tiny", num_layers=2, hidden_size=32, num_attention_heads=4, vocab_size=128, ffn_hidden_size=64, num_experts=4,
     router_topk=2, moe_ffn_hidden_size=32,
