@@ -139,6 +139,6 @@ def remaining_s(now_s: float, stop_at_s: float | None, environment: Mapping[str,
     """
     ends = [stop_at_s] if stop_at_s is not None else []
     said = environment.get("SLURM_JOB_END_TIME", "")
-    if said.isdigit():
+    if said.isascii() and said.isdigit():
         ends.append(float(said))
     return min(ends) - now_s if ends else None

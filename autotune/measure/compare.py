@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, expm1, floor, fsum, log
 from statistics import median
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from autotune.measure.dependence import effective_steps, logarithms, order_statistics, student_quantile
 from autotune.measure.stays import may_be_chance, stays_at
 from autotune.measure.steady import SteadySteps, steady_steps
+from autotune.measure.trend import trend_of
 
 Verdict = Literal["a_faster", "b_faster", "tie"]
 
@@ -25,6 +27,13 @@ _PART = 1 / 4
 
 _LIKELY = 0.5
 """Share of runs on one level with a stretch like it, above which a stretch explains nothing."""
+
+_DRIFTS, _DRIFT = 2.25, 3 / 4
+"""A run drifts when its slope is so many standard deviations from none; and as much as two runs differ, when its change
+is more than this share of the difference. Of adjacent windows of one run that drifts it is all of it."""
+
+_ALIKE = 2.0
+"""Standard deviations of the correlation of neighbours in independent steps, above which they are not."""
 
 _MOST_ORDERED = 4000
 """Steps of a series that are paired with those of the other; of a longer one, as many evenly spaced quantiles."""
@@ -94,6 +103,8 @@ def compare_series(a: Sequence[float], b: Sequence[float], *, tie_within: float 
             reason
             or _wandering(a, b, ours, theirs)
             or _explained(ours, theirs, kept, middle)
+            or _drifting(ours, theirs, middle)
+            or _in_part(ours, theirs, middle)
             or _contradicted(kept, middle)
         )
     return Comparison(
@@ -146,6 +157,48 @@ def _explained(ours: list[float], theirs: list[float], kept: tuple[SteadySteps, 
         f"{name} went slower for {len(slow)} of {len(own)} steps, and its other steps take {expm1(abs(left)):.1%} "
         f"{'longer' if left > 0.0 else 'less'} than those of {'B' if name == 'A' else 'A'}"
     )
+
+
+def _drifting(ours: list[float], theirs: list[float], middle: float) -> str:
+    """How a run itself changed by as much as the two differ, in words; empty when neither did.
+
+    A router that learns makes the later of two windows of one run the faster one.
+    """
+    for name, trend in zip("AB", map(trend_of, (ours, theirs)), strict=True):
+        if trend.sigmas > _DRIFTS and abs(trend.change) > _DRIFT * abs(middle):
+            became = f"{expm1(abs(trend.change)):.1%} {'slower' if trend.change > 0.0 else 'faster'}"
+            return f"{name} itself became {became} from its first step to its last"
+    return ""
+
+
+def _in_part(ours: list[float], theirs: list[float], middle: float) -> str:
+    """How the slower run is slower in stretches only, in words; empty when it is not.
+
+    A run that is slower throughout is so in its faster steps as in its slower ones. Steps that are slow now and then
+    are a run's own; several in a row, again and again, may be what disturbed it.
+    """
+    name, own, other = ("A", ours, theirs) if middle > 0.0 else ("B", theirs, ours)
+    quick, slow = (_quantile(own, share) - _quantile(other, share) for share in (1 / 4, 3 / 4))
+    if quick >= slow / 2.0 or not _resemble(own):
+        return ""
+    return (
+        f"the slow steps of {name} come one after another: the slower quarter of its steps begins {expm1(slow):.1%} "
+        f"above that of {'B' if name == 'A' else 'A'}, and the faster one ends {max(0.0, expm1(quick)):.1%} above"
+    )
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return sorted(values)[int(share * len(values))]
+
+
+def _resemble(values: list[float]) -> bool:
+    """Whether slow steps follow slow ones more often than independent ones would."""
+    between = (_quantile(values, 1 / 4) + _quantile(values, 3 / 4)) / 2.0
+    share = sum(value > between for value in values) / len(values)
+    slow = [(value > between) - share for value in values]
+    power = fsum(score**2 for score in slow)
+    alike = fsum(before * after for before, after in pairwise(slow))
+    return power > 0.0 and alike / power > _ALIKE / len(values) ** 0.5
 
 
 def _contradicted(kept: tuple[SteadySteps, SteadySteps], middle: float) -> str:

@@ -6,7 +6,7 @@ from math import exp, fsum, log, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
 
-from autotune.measure.compare import TIE_WITHIN, compare_series
+from autotune.measure.compare import TIE_WITHIN
 from autotune.measure.dependence import effective_steps, robust_sigma, student_quantile
 from autotune.measure.drift import CROSS_ALLOCATION_NOISE
 from autotune.measure.steady import steady_steps
@@ -40,8 +40,7 @@ class Objection:
     Attributes:
         faster: The one that the medians call faster; ``A`` in the reason.
         slower: The other one; ``B`` in the reason.
-        reason: What ``compare`` has against it in at least half of the rounds that say anything, in the words of one;
-            or how the means of the runs say the opposite.
+        reason: How the means of the runs say the opposite.
     """
 
     faster: str
@@ -102,16 +101,17 @@ def tie_set(
     """The winner of repeated runs, or the set of those that cannot be told from it, and which of them to take.
 
     Runs, not steps, are what is repeated: a finalist's level is the mean of its runs' log medians, and its uncertainty
-    is the scatter between runs, pooled over the finalists, never less than the expected one nor than the steps within a
-    run allow. Runs of one round are measured close to each other in time; when every finalist has one in each of at
-    least 3 rounds, what a round did to all of them is taken out first. What is expected never narrows an interval: some
-    machines scatter ten times as much, and a handful of runs would not show it. The intervals allow for as many
-    comparisons as there are pairs of finalists (Bonferroni).
+    is the scatter between runs, pooled over the finalists and never less than the expected one. What happens within a
+    run is not asked again: it is in that scatter, unless it is the same in every run, as the steps of a router that
+    learns are, and then it is no uncertainty. Only where nothing was repeated do the steps bound it. Runs of one round
+    are measured close to each other in time; when every finalist has one in each of at least 3 rounds, what a round did
+    to all of them is taken out first. What is expected never narrows an interval: some machines scatter ten times as
+    much, and a handful of runs would not show it. The intervals allow for as many comparisons as there are pairs of
+    finalists (Bonferroni).
 
     A finalist is out when another one beats it: by the interval, by more than the margin, and without an objection.
-    Objections are those of ``compare_series`` to their runs, round by round, and of the runs' means, where they say the
-    opposite beyond the margin and their own scatter. So a median that is blind to what a third of the steps do, or to
-    a pause every tenth step, beats nobody.
+    The means of the runs object where they say the opposite beyond the margin and their own scatter. So a median that
+    is blind to what a third of the steps do, or to a pause every tenth step, beats nobody.
 
     Args:
         runs: Per finalist the step times of each of its runs in seconds, in the order of the rounds.
@@ -140,7 +140,7 @@ def tie_set(
         for faster in order[:place]:
             apart, deviation = medians.apart(name, faster)
             if apart > quantile * deviation and exp(-apart) < 1.0 - tie_within:
-                reason = _by_rounds(runs[faster], runs[name]) or _by_means(*means.apart(faster, name))
+                reason = _by_means(*means.apart(faster, name))
                 if not reason:
                     break
                 objected.append(Objection(faster, name, reason))
@@ -194,13 +194,13 @@ def _levels(values: Mapping[str, Sequence[float]], expected: float, within: floa
     Args:
         values: Per finalist, in the order of the rounds.
         expected: Variance between runs to expect at least.
-        within: Variance that the steps leave a run.
+        within: Variance that the steps leave a run; it counts where there are no repeats.
     """
     scatter, degrees = _between(values)
     if not degrees:
-        expected, degrees = max(expected, UNREPEATED_SIGMA**2), _UNREPEATED_DEGREES
+        expected, degrees = max(expected, UNREPEATED_SIGMA**2, within), _UNREPEATED_DEGREES
     level = {name: fmean(of) for name, of in values.items()}
-    return _Levels(level, {name: len(of) for name, of in values.items()}, max(scatter, expected, within), degrees)
+    return _Levels(level, {name: len(of) for name, of in values.items()}, max(scatter, expected), degrees)
 
 
 def _summary(step_times_s: Sequence[float]) -> _Run:
@@ -216,14 +216,6 @@ def _summary(step_times_s: Sequence[float]) -> _Run:
 
 def _interval(apart: float, deviation: float, quantile: float) -> tuple[float, float]:
     return exp(apart - quantile * deviation), exp(apart + quantile * deviation)
-
-
-def _by_rounds(faster: Sequence[Sequence[float]], slower: Sequence[Sequence[float]]) -> str:
-    """What ``compare`` has against a winner, in words; empty where most rounds that say anything agree with it."""
-    rounds = [compare_series(one, other) for one, other in zip(faster, slower, strict=False)]
-    reasons = [compared.reason for compared in rounds if compared.reason]
-    agreeing = sum(compared.verdict == "a_faster" for compared in rounds)
-    return reasons[0] if reasons and len(reasons) >= agreeing else ""
 
 
 def _beyond(apart: float, deviation: float, margin: float) -> bool:

@@ -5,7 +5,6 @@ that a resumed study runs only what is missing, and another set of finalists beg
 they took turns.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum, log
@@ -16,6 +15,7 @@ from autotune.measure.confirm import Objection, TieSet, confirmation_schedule, t
 from autotune.measure.dependence import student_quantile
 from autotune.measure.objective import tokens_per_s_per_gpu
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.outcome_file import read_outcome
 from autotune.measure.settle import Reference, against_baseline
 from autotune.measure.steady import FEWEST_STEPS
 from autotune.measure.stopping import MIN_STEPS, enough
@@ -117,7 +117,7 @@ def confirmation_folder(request: TuneRequest, fingerprint: str, finalists: Seque
 
 def recorded_runs(folder: Path) -> dict[int, TrialOutcome]:
     """The runs that have ended and say something, by place in the order; a damaged record counts as none."""
-    ended = {path.parent.name: _outcome(path) for path in sorted(folder.glob("[0-9]*/outcome.json"))}
+    ended = {path.parent.name: read_outcome(path) for path in sorted(folder.glob("[0-9]*/outcome.json"))}
     return {
         int(place): outcome
         for place, outcome in ended.items()
@@ -127,15 +127,8 @@ def recorded_runs(folder: Path) -> dict[int, TrialOutcome]:
 
 def confirmation_gpu_s(request: TuneRequest) -> float:
     """GPU-seconds that all confirmations of a study have spent, with the runs that were lost, disturbed or dropped."""
-    ended = map(_outcome, sorted((request.folder / FOLDER).glob("*/*/*/outcome.json")))
+    ended = map(read_outcome, sorted((request.folder / FOLDER).glob("*/*/*/outcome.json")))
     return fsum(outcome.gpu_s for outcome in ended if outcome is not None)
-
-
-def _outcome(path: Path) -> TrialOutcome | None:
-    try:
-        return TrialOutcome.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def next_run(plan: ConfirmPlan, finalists: Sequence[int], runs: Mapping[int, TrialOutcome]) -> NextRun | None:

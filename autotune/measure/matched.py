@@ -120,7 +120,7 @@ def _pairs(ordered: Sequence[TrialOutcome], setting: str) -> Iterator[MatchedPai
                 continue
             series = [outcome.measured_step_times_s for outcome in (one, two)]
             if min(map(len, series)) >= FEWEST_STEPS:
-                margin = TIE_WITHIN if sorted(one.hosts) == sorted(two.hosts) else CROSS_ALLOCATION_NOISE
+                margin = TIE_WITHIN if set(one.hosts) == set(two.hosts) else CROSS_ALLOCATION_NOISE
                 found = compare_series(*series, tie_within=margin)
                 yield MatchedPair(setting, values, (one.trial, two.trial), found, margin)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.files import write_atomically
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.outcome_file import read_outcome
 from autotune.request import TuneRequest
 
 FOLDER = "profile"
@@ -38,7 +39,7 @@ def profile_folder(request: TuneRequest, fingerprint: str, trial: int) -> Path:
 
 def is_made(folder: Path) -> bool:
     """Whether a profiled run has ended there, and running it again would show nothing else."""
-    outcome = _outcome(folder)
+    outcome = read_outcome(folder / "outcome.json")
     return outcome is not None and ((folder / "profile.json").exists() or not outcome.state.runs_again)
 
 
@@ -72,7 +73,7 @@ def write_profiles(request: TuneRequest, profiles: Mapping[str, Mapping[str, Any
 
 def profile_gpu_s(request: TuneRequest) -> float:
     """GPU-seconds that all profiled runs of a study have spent."""
-    outcomes = (_outcome(path.parent) for path in (request.folder / FOLDER).glob("*/*/outcome.json"))
+    outcomes = (read_outcome(path) for path in (request.folder / FOLDER).glob("*/*/outcome.json"))
     return sum(outcome.gpu_s for outcome in outcomes if outcome is not None)
 
 
@@ -88,7 +89,7 @@ def sentences(profiles: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 def _shown(request: TuneRequest, fingerprint: str, trial: int) -> dict[str, Any] | None:
     """What a run showed, with where it comes from; None when it failed or was not made."""
     folder = profile_folder(request, fingerprint, trial)
-    outcome = _outcome(folder)
+    outcome = read_outcome(folder / "outcome.json")
     # A profiler disturbs a run by itself, so that it looks contaminated does not matter here.
     if outcome is None or outcome.state not in (TrialState.COMPLETE, TrialState.CONTAMINATED):
         return None
@@ -97,10 +98,3 @@ def _shown(request: TuneRequest, fingerprint: str, trial: int) -> dict[str, Any]
     except (OSError, ValueError):
         return None
     return {"trial": trial, "fingerprint": fingerprint, "note": CAVEAT, **shown}
-
-
-def _outcome(folder: Path) -> TrialOutcome | None:
-    try:
-        return TrialOutcome.from_dict(json.loads((folder / "outcome.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None

@@ -16,6 +16,9 @@ LONGEST_LINE_BYTES = 1 << 20
 MOST_STEPS = 100_000
 """More steps are refused: comparing them would take minutes and say nothing that fewer do not."""
 
+SHORTEST_STEP_S, LONGEST_STEP_S = 1e-9, 1e9
+"""Nothing trains in less or in more; ratios of such times stay within the range of numbers."""
+
 _LINE = '{"step": 1, "step_time_s": 0.5}'
 
 
@@ -37,7 +40,7 @@ def read_series(path: Path) -> StepSeries:
 
     Raises:
         RequestError: the file cannot be read; a line is no JSON object or too long; ``step`` is missing, no whole
-            number or not above the one before; ``step_time_s`` is missing, or not positive and finite; fewer than 4
+            number or not above the one before; ``step_time_s`` is missing, or not from 1e-9 to 1e9; fewer than 4
             steps, or more than 100,000.
     """
     steps: list[int] = []
@@ -110,7 +113,7 @@ def _record(line: bytes, place: str, last: int | None) -> tuple[int, float]:
     if not isinstance(step, int) or isinstance(step, bool):
         raise RequestError(f"{place}: step = {_shown(step)} must be a whole number")
     if last is not None and step <= last:
-        raise RequestError(f"{place}: step = {_shown(step)} must be above the step before, {last}")
+        raise RequestError(f"{place}: step = {_shown(step)} must be above the step before, {_shown(last)}")
     try:
         seconds = float(step_time_s) if isinstance(step_time_s, int | float) else float("nan")
     except OverflowError:
@@ -118,6 +121,10 @@ def _record(line: bytes, place: str, last: int | None) -> tuple[int, float]:
     if isinstance(step_time_s, bool) or not (isfinite(seconds) and seconds > 0.0):
         raise RequestError(
             f"{place}: step_time_s = {_shown(step_time_s)} must be a positive and finite number of seconds"
+        )
+    if not SHORTEST_STEP_S <= seconds <= LONGEST_STEP_S:
+        raise RequestError(
+            f"{place}: step_time_s = {_shown(step_time_s)} must be from {SHORTEST_STEP_S:g} to {LONGEST_STEP_S:g} s"
         )
     return step, seconds
 

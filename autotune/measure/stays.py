@@ -88,6 +88,8 @@ def may_be_chance(a: Stays, b: Stays) -> str:
         if stays.telling:
             steps = f"{stays.telling} step{'s' * (stays.telling != 1)}"
             return f"{name} itself was at the speed of {other} for {steps} on end, and may go there again"
+    if max((*a.lengths, *b.lengths), default=0) <= 1:
+        return ""  # one step at a time, as two kinds of steps in turns: steps, then, are what is independent
     if 1.0 - a.share - b.share <= _SURE * (a.variance + b.variance) ** 0.5:
         return (
             f"A was at the speed of B in {len(a.lengths)} and B at that of A in {len(b.lengths)} stays "

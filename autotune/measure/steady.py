@@ -187,8 +187,9 @@ def _after_warm_up(values: Sequence[float], most_leading: int) -> _Judged:
     elif len(reason) - start > _MOST_OFF * (count - start):
         unsteady = f"{len(reason) - start} of {count} steps after warm-up are slower or scatter more than the rest"
     stretch = None if unsteady else likeliest_stretch(left()[1])
-    if stretch and stretch.chance < _BY_CHANCE and not stretch.trend and abs(stretch.apart) > SMALLEST:
-        steps = stretch.end - stretch.first
+    steps = stretch.end - stretch.first if stretch else 0
+    few = min(steps, count - steps) <= _RARE * count  # too few to move a median
+    if stretch and stretch.chance < _BY_CHANCE and not (stretch.trend or few) and abs(stretch.apart) > SMALLEST:
         off_level += min(steps, count - steps)
         unsteady = (
             f"{steps} of {count} steps after warm-up, one after the other, took {abs(expm1(stretch.apart)):.1%} "

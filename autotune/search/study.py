@@ -7,7 +7,6 @@ ends that say nothing about the settings (LOST, CONTAMINATED); the same point is
 The baseline comes first, and alone: what is compared with it is launched when its end is known.
 """
 
-import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ from autotune.constraint.probing import may_probe
 from autotune.measure.account import Account, account_of
 from autotune.measure.confirmation import confirmation_gpu_s
 from autotune.measure.outcome import TrialOutcome, TrialState
+from autotune.measure.outcome_file import read_outcome
 from autotune.measure.profile import profile_gpu_s
 from autotune.measure.settle import Reference, completed, settled
 from autotune.measure.surroundings import Surroundings
@@ -275,9 +275,8 @@ class Study:
         lost: list[tuple[Point, dict[str, Any]]] = []
         for trial in self._study.get_trials(deepcopy=False, states=(OptunaState.RUNNING,)):
             recorded = self._request.trial_folder(trial.number) / "outcome.json"
-            try:
-                outcome = TrialOutcome.from_dict(json.loads(recorded.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError, KeyError):
+            outcome = read_outcome(recorded)
+            if outcome is None:
                 self._study.tell(trial.number, state=OptunaState.FAIL)
                 if trial.params:
                     marks = {name: trial.user_attrs[name] for name in ("fingerprint",) if name in trial.user_attrs}

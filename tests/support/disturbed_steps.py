@@ -24,6 +24,18 @@ def slowed(steps: int, factor: float, *, at_end: bool = False) -> Disturb:
     return disturb
 
 
+def slowed_again(stretches: int, steps: int, factor: float) -> Disturb:
+    """The same for several stretches, one in each equal part of the window."""
+
+    def disturb(source: random.Random, window: Steps) -> tuple[Steps, set[int]]:
+        part = len(window) // stretches
+        firsts = (part * index + source.randrange(part - steps + 1) for index in range(stretches))
+        where = {place for first in firsts for place in range(first, first + steps)}
+        return [value * factor if place in where else value for place, value in enumerate(window)], where
+
+    return disturb
+
+
 def paused(pauses: int, factor: float) -> Disturb:
     """So many single steps take this many times as long, none of them beside another."""
 
@@ -42,6 +54,10 @@ DISTURBANCES: dict[str, Disturb] = {
         for factor in (1.05, 1.1, 1.5)
         for steps in (8, 12, 20)
     },
+    "2 times 10 steps 5% longer": slowed_again(2, 10, 1.05),
+    "2 times 10 steps 10% longer": slowed_again(2, 10, 1.1),
+    "3 times 6 steps 10% longer": slowed_again(3, 6, 1.1),
+    "3 times 6 steps 50% longer": slowed_again(3, 6, 1.5),
     "1 pause of 1.5 steps": paused(1, 1.5),
     "3 pauses of 3 steps": paused(3, 3.0),
 }

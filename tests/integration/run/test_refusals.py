@@ -25,7 +25,7 @@ pytestmark = pytest.mark.service
         ),
         (
             ("--model", "dsv3", "--cluster", "gb300", "--address", "127.0.0.1:1"),
-            "error: no Ray cluster answers at '127.0.0.1:1': ",
+            "error: no Ray cluster answers at --address 127.0.0.1:1: ",
             "--address HOST:PORT",
         ),
         (

@@ -36,7 +36,8 @@ def ran(trial: int, step_time_s: float, steps: int, *, spread: float = 0.001, pe
     times[:2] = [5 * step_time_s, 2 * step_time_s]
     return TrialOutcome(
         trial, TrialState.COMPLETE, SETTINGS,
-        step_time_s=step_time_s, peak_memory_bytes=peak, step_times_s=times, steps_used=steps - 2, gpu_s=10.0,
+        step_time_s=step_time_s, tokens_per_s_per_gpu=8.0, peak_memory_bytes=peak,
+        step_times_s=times, steps_used=steps - 2, gpu_s=10.0,
     )  # fmt: skip
 
 

@@ -36,7 +36,10 @@ def asked(tmp_path: Path) -> TuneRequest:
 def made(request: TuneRequest, trial: int, state: TrialState = TrialState.COMPLETE, *, shown: bool = True) -> Path:
     folder = profile_folder(request, "stack", trial)
     folder.mkdir(parents=True)
-    outcome = TrialOutcome(trial, state, resolve({}), gpu_s=7.0)
+    outcome = TrialOutcome(
+        trial, state, resolve({}), gpu_s=7.0,
+        step_time_s=1.0, tokens_per_s_per_gpu=8.0, step_times_s=[1.0] * 4, steps_used=4,
+    )  # fmt: skip
     (folder / "outcome.json").write_text(json.dumps(outcome.to_dict()), encoding="utf-8")
     if shown:
         (folder / "profile.json").write_text(json.dumps({"rank": 0, **SECONDS}), encoding="utf-8")

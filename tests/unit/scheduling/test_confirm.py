@@ -146,8 +146,8 @@ class Confirming:
     def ran(self, spec: TrialSpec, loss: float = 6.0, host: str = "one") -> TrialOutcome:
         steps = spec.contract.steps
         return TrialOutcome(
-            spec.trial, TrialState.COMPLETE, spec.settings, step_time_s=1.0, peak_memory_bytes=1,
-            losses=[loss] * steps, grad_norms=[1.0] * steps, step_times_s=[1.0] * steps, hosts=[host],
+            spec.trial, TrialState.COMPLETE, spec.settings, step_time_s=1.0, tokens_per_s_per_gpu=8.0,
+            peak_memory_bytes=1, losses=[loss] * steps, grad_norms=[1.0] * steps, step_times_s=[1.0] * steps, hosts=[host],
             steps_used=steps - spec.contract.warmup_steps,
         )  # fmt: skip
 
