@@ -147,8 +147,8 @@ class Confirming:
         steps = spec.contract.steps
         return TrialOutcome(
             spec.trial, TrialState.COMPLETE, spec.settings, step_time_s=1.0, tokens_per_s_per_gpu=8.0,
-            peak_memory_bytes=1, losses=[loss] * steps, grad_norms=[1.0] * steps, step_times_s=[1.0] * steps, hosts=[host],
-            steps_used=steps - spec.contract.warmup_steps,
+            peak_memory_bytes=1, losses=[loss] * steps, grad_norms=[1.0] * steps, step_times_s=[1.0] * steps,
+            hosts=[host], steps_used=steps - spec.contract.warmup_steps,
         )  # fmt: skip
 
     def execute(self, gang: object, spec: TrialSpec, folder: Path) -> TrialOutcome:
