@@ -28,7 +28,7 @@ FOLDER = "confirm"
 _MOST_ROUNDS = 2
 """Rounds at most, as a multiple of the planned ones."""
 
-_USELESS_WIDTH = 0.25
+_USELESS_WIDTH = 0.4
 """Half the width of a ratio's interval, in logarithms, at which the runs say nothing."""
 
 
