@@ -269,9 +269,12 @@ def _hang(run: GangRun, steps: int, representatives: bool) -> Failure:
         waiting = [rank for rank in waiting if rank.last_step] or waiting
     behind = min(_stage(rank, representatives) for rank in waiting)
     silent = [rank for rank in waiting if _stage(rank, representatives) == behind]
-    mute = [rank for rank in run.ranks if rank not in waiting] if representatives else []
+    mute = [rank for rank in run.ranks if rank not in waiting and not rank.last_step] if representatives else []
     others = [rank for rank in run.ranks if rank not in silent and rank not in mute]
-    where = "before any step was told" if representatives and not silent[0].last_step else _progress(silent[0])
+    where = _progress(silent[0])
+    if representatives and not silent[0].last_step:
+        others_told = any(rank.last_step for rank in run.ranks)
+        where = "(it tells no steps)" if others_told else "before any step was told"
     reason = f"{title}: {_names(silent)} {'silent' if stalled else 'last heard'} {where}"
     if silent[0].last_step:
         reason += f" of {steps}"

@@ -1,7 +1,7 @@
 """The one loop that runs a gang, whatever starts its processes."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -150,6 +150,7 @@ class _Book:
         self._heard: dict[int, tuple[tuple[str, int], float]] = {}
         self._left: tuple[int, int, float] | None = None  # first rank to end well: rank, steps told by then, when
         self._told_on_s: list[float] = []  # looks with new steps since then
+        self._news_s = 0.0  # last look with new steps
 
     def take(self, statuses: Iterable[NodeStatus], now_s: float) -> list[StepRecord]:
         """Add one look at the nodes; returns the steps that are new."""
@@ -173,6 +174,8 @@ class _Book:
                     self._heard[rank.rank] = (sign, now_s)
                 if rank.exit_code == 0 and self._left is None:
                     self._left = (rank.rank, self.steps[-1].step if self.steps else 0, now_s)
+        if news:
+            self._news_s = now_s
         if news and self._left is not None and now_s > self._left[2]:
             self._told_on_s.append(now_s)
         return news
@@ -194,7 +197,15 @@ class _Book:
             silent_s = now_s - self._heard[rank.rank][1]
             if rank.exit_code is None and silent_s > self._spec.stall_s:
                 return "stall", rank.silence(self._spec.stall_s)
-        return None
+        return self._stuck_at_the_end([rank for rank in ranks if rank.exit_code is None], now_s)
+
+    def _stuck_at_the_end(self, living: Sequence[RankStatus], now_s: float) -> tuple[Ending, str] | None:
+        """Ranks that outlive one that has ended well, and the last step; those that tell none only say they live."""
+        if not living or self._left is None:
+            return None
+        if now_s - max(self._left[2], self._news_s) <= self._spec.stall_s:
+            return None
+        return "stall", f"rank {living[0].rank} still ran {self._spec.stall_s:g} s after rank {self._left[0]} had ended"
 
     def _finished(self) -> tuple[Ending, str]:
         """All ended well; but where one left early and the others trained on, they trained something else."""

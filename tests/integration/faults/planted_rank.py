@@ -21,6 +21,7 @@ from autotune_trials.stacks import register
 RANK = int(os.environ["RANK"])
 FAULT, _, STEP = json.loads(os.environ["PLANTED"]).get(str(RANK), "none").partition("@")
 SPEC = TrialSpec.from_json(Path(os.environ["AUTOTUNE_EVENTS"]).with_name("spec.json").read_text())
+DAEMON = Path(os.environ["AUTOTUNE_EVENTS"]).parents[1] / "daemon.pid"  # seen by the ranks of all nodes
 TOKENS = SPEC.contract.global_batch_size * SPEC.contract.seq_length
 
 
@@ -60,7 +61,10 @@ def train(events: EventWriter) -> None:
     resolved = {"settings": dict(SPEC.settings), "world_size": SPEC.gang.world_size}
     events.write("built", build_s=0.0, claim=shown(False), **({"resolved": resolved} if RANK == 0 else {}))
     for step in range(1, SPEC.contract.steps + 1):
-        if FAULT == "oom" and step == int(STEP):
+        if FAULT == "oom_after_daemon" and step == int(STEP):
+            while not DAEMON.exists():
+                time.sleep(0.01)
+        if FAULT.startswith("oom") and step == int(STEP):
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         if FAULT.startswith("daemon") and step == int(STEP):
             leave_a_daemon()
@@ -94,7 +98,9 @@ def leave_a_daemon() -> None:
             os.execve("/bin/sleep", ["sleep", "600"], {})
         os._exit(0)
     os.waitpid(child, 0)
-    Path(os.environ["AUTOTUNE_EVENTS"]).with_name("daemon.pid").write_bytes(os.read(read_end, 20))
+    pid = os.read(read_end, 20)
+    DAEMON.with_suffix(".part").write_bytes(pid)
+    DAEMON.with_suffix(".part").rename(DAEMON)
 
 
 def wait_for_ever() -> None:

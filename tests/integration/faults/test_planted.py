@@ -163,7 +163,7 @@ def test_a_corrupted_loss_is_out_of_parity(run):
     [
         ({1: "daemon@3"}, ""),
         ({0: "daemon_hang@3", 1: "hang@3"}, "hang"),
-        ({0: "daemon@2", 1: "oom@3"}, "device_memory"),
+        ({0: "daemon@2", 1: "oom_after_daemon@3"}, "device_memory"),
     ],
 )
 def test_a_daemon_that_a_library_left_is_ended_with_the_rank(run, tmp_path, monkeypatch, faults, cause):

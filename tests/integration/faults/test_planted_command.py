@@ -88,7 +88,7 @@ def test_what_only_one_rank_tells_counts_for_all(run, behaviour, state, cause):
     assert outcome.tokens_per_s_per_gpu is None
 
 
-@pytest.mark.parametrize("behaviour", ["hang@1:1", "hang@1:10", "import_hang"])
+@pytest.mark.parametrize("behaviour", ["hang@0:5", "hang@1:1", "hang@1:10", "import_hang"])
 def test_a_command_that_hangs_ends_in_time_and_shows_its_processes(run, behaviour):
     began_s = time.monotonic()
     outcome, folder = run(behaviour, stall_s=STALL_S, **DEEPEP)
@@ -99,6 +99,8 @@ def test_a_command_that_hangs_ends_in_time_and_shows_its_processes(run, behaviou
     where = "deep_ep/__init__.py" if behaviour == "import_hang" else "in wait_for_ever"
     assert where in stacks
     assert where.removeprefix("in ") in outcome.reason
+    if behaviour == "hang@0:5":  # the rank that tells the steps had told them all
+        assert "rank 0 silent (it tells no steps), rank 1 was further on" in outcome.reason
 
 
 def test_a_command_whose_loss_is_corrupted_is_out_of_parity(run):
