@@ -241,8 +241,6 @@ def load_request(
         raise RequestError(f"memory-limit-gib must be above 0, but got {memory_limit_gib}")
     if not 0 <= probe_rules <= 1:
         raise RequestError(f"probe-rules must be a share from 0 to 1, but got {probe_rules}")
-    if not 0 <= seed < 2**32:  # what the sampler takes
-        raise RequestError(f"seed must be from 0 to {2**32 - 1}, but got {seed}")
     num_nodes, ranks_per_node = machines.nodes(_gpus(file, machines, gpus))
     name = study if study is not None else f"{file.name}-{machines.name}"
     if not _STUDY_NAME.fullmatch(name):

@@ -59,7 +59,10 @@ from autotune.space.kinds import require_runnable
 @click.option(
     "--warm-start", metavar="POLICY|STUDY", help="Try a policy's settings first, or those of a study's policy."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the sampler.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, metavar="INTEGER",
+    help="Seed of the sampler.",
+)  # fmt: skip
 @click.option(
     "--probe-rules", type=float, default=0.0, show_default=True, metavar="SHARE",
     help="Share of the launches that may break rules which are only suspect.",

@@ -36,6 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         ),
         (("start",), "error: missing option '--model'", "hint: autotune start --help"),
         (("start", "--model", "tiny-moe", "--cluster", "local", "--trials", "two"), "'two' is not a valid integer", ""),
+        (("start", "--model", "tiny-moe", "--cluster", "local", "--seed", "-5"), "-5 is not in the range 0<=x<=", ""),
         (("start", "--model", "no.yaml", "--cluster", "local"), "error: no such file: no.yaml", ""),
         (("status", "nothing"), "error: no study 'nothing' in", "hint: there are none yet"),
         (
