@@ -18,7 +18,7 @@ from autotune_trials.checkout import import_path
 from autotune_trials.ending import leave
 from autotune_trials.preflight.advice import advice
 from autotune_trials.preflight.verdict import Verdict, is_verdict, verdict
-from autotune_trials.processes import FAMILY_VARIABLE, adopt_orphans, describe_exit, kill_family, spawn
+from autotune_trials.processes import FAMILY_VARIABLE, Janitor, adopt_orphans, describe_exit, kill_family, spawn
 
 _MOST_PRINTED_BYTES = 64 << 20
 _LAST_WORDS_BYTES = 64 << 10
@@ -54,6 +54,7 @@ class Probe:
         full |= {"PYTHONPATH": import_path(full.get("PYTHONPATH")), FAMILY_VARIABLE: self._marker}
         full["PYTHONFAULTHANDLER"] = "1"  # a crash then says where
         argv = [sys.executable, "-m", *arguments]
+        self._janitor = Janitor(self._marker)  # for what the probe started, should this process be killed meanwhile
         self.process: subprocess.Popen[bytes] = spawn(argv, full, stdout=self._out, stderr=self._err)
 
     @property
@@ -84,6 +85,7 @@ class Probe:
     def close(self) -> None:
         """Kill what still runs of it."""
         kill_family(self._marker, [self.process])
+        self._janitor.dismiss()
         self._out.close()
         self._err.close()
 
