@@ -52,7 +52,8 @@ def tune(request: TuneRequest, *, address: str, progress: Progress) -> Result:
         progress.done(study.launched(), study.outcomes())
         searching = study.launched() < request.trials
         stopped = study.account().refusal() if searching else None
-        if (searching and stopped is None) or _runs_missing(request, study):
+        stacks = len(study.epochs())  # of several, nothing but a look says which one is here
+        if (searching and stopped is None) or _runs_missing(request, study) or stacks > 1:
             with _interruptible(request):
                 stopped = _run_trials(request, study, address, progress, stop_at_s)
         elif study.surroundings is not None:
@@ -106,11 +107,13 @@ def _run_trials(
 
 def _enter(run: _Run, session: "Session") -> None:
     before, here = run.study.epochs(), run.surroundings
+    known = {epoch.fingerprint for epoch in before}
     run.study.enter(here, session.hosts)
     run.progress.done(run.study.launched(), run.study.outcomes())
     if before and before[-1].fingerprint != here.fingerprint:
         changed = difference(before[-1], Epoch(here.fingerprint, here.stack, {}))
-        run.progress.say(f"a new epoch, nothing is compared with the trials before: {changed}")
+        what = "back on an earlier stack, whose epoch goes on" if here.fingerprint in known else "a new epoch"
+        run.progress.say(f"{what}; nothing is compared with the trials of another stack: {changed}")
 
 
 def _search(run: _Run, session: "Session") -> str | None:

@@ -69,6 +69,26 @@ def test_a_study_of_commands_ranks_what_obeyed_and_catches_what_lied(own_command
     assert own_command.wait_until_gone(15) == []
 
 
+@pytest.mark.slow
+@pytest.mark.head
+def test_going_back_to_an_earlier_stack_goes_on_with_its_epoch(
+    own_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("start", "--model", "tiny-moe", "--cluster", "local", "--study", "stacks", "--json", "--confirm", "0",
+             "--trial", "command", "--command", words("honest"))  # fmt: skip
+    first = json.loads(own_command.run(*asked, "--trials", "1").stdout)
+    monkeypatch.setenv("AUTOTUNE_CONTAINER", "sha256:another")
+    second = own_command.run(*asked, "--trials", "2")
+    monkeypatch.delenv("AUTOTUNE_CONTAINER")
+    again = own_command.run(*asked, "--trials", "1")
+
+    assert re.search(r"a new epoch; nothing is compared .* container", second.stderr), second.stderr
+    assert json.loads(second.stdout)["best"]["trial"] > 0
+    assert "back on an earlier stack, whose epoch goes on" in again.stderr
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["best"] == first["best"]
+
+
 @pytest.mark.parametrize(
     ("behaviour", "state", "reason"),
     [
