@@ -1,6 +1,7 @@
 """A library is looked at again when anything of it has changed, whatever its version says."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.write_text("")
     (tmp_path / "megatron" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("megatron", "deep_ep", "uccl", "transformer_engine"):  # one that was imported would be found instead
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 
