@@ -178,8 +178,9 @@ def _in_part(ours: list[float], theirs: list[float], middle: float) -> str:
     are a run's own; several in a row, again and again, may be what disturbed it.
     """
     name, own, other = ("A", ours, theirs) if middle > 0.0 else ("B", theirs, ours)
-    quick, slow = (_quantile(own, share) - _quantile(other, share) for share in (1 / 4, 3 / 4))
-    if quick >= slow / 2.0 or not _resemble(own):
+    (first, third), (first_of_other, third_of_other) = _quartiles(own), _quartiles(other)
+    quick, slow = first - first_of_other, third - third_of_other
+    if quick >= slow / 2.0 or not _resemble(own, (first + third) / 2.0):
         return ""
     return (
         f"the slow steps of {name} come one after another: the slower quarter of its steps begins {expm1(slow):.1%} "
@@ -187,13 +188,14 @@ def _in_part(ours: list[float], theirs: list[float], middle: float) -> str:
     )
 
 
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[int(share * len(values))]
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    """The first and the third one."""
+    ordered = sorted(values)
+    return ordered[int(1 / 4 * len(ordered))], ordered[int(3 / 4 * len(ordered))]
 
 
-def _resemble(values: list[float]) -> bool:
-    """Whether slow steps follow slow ones more often than independent ones would."""
-    between = (_quantile(values, 1 / 4) + _quantile(values, 3 / 4)) / 2.0
+def _resemble(values: list[float], between: float) -> bool:
+    """Whether slow steps, those above the given level, follow slow ones more often than independent ones would."""
     share = sum(value > between for value in values) / len(values)
     slow = [(value > between) - share for value in values]
     power = fsum(score**2 for score in slow)

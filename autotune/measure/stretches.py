@@ -7,12 +7,12 @@ be set aside for it; together they do, as a stretch of which nearly all steps ar
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import fsum
 from operator import sub
 from statistics import NormalDist, fmean
 
 from autotune.measure.changes import SHORTEST
 from autotune.measure.dependence import effective_steps, normal_scores
+from autotune.measure.trend import line_through, squares
 
 _FINENESS = 8
 """Stretches that are looked at differ by about one over this of their length."""
@@ -66,15 +66,8 @@ def likeliest_stretch(values: Sequence[float]) -> Stretch | None:
         end=end,
         apart=fmean(values[first:end]) - fmean([*values[:first], *values[end:]]),
         chance=min(1.0, 2.0 * count * NormalDist().cdf(-deviations)),
-        trend=squared <= _trend(scores),
+        trend=squared <= squares(line_through(scores)),
     )
-
-
-def _trend(scores: Sequence[float]) -> float:
-    """Sum of squares that a straight line explains, of centred scores."""
-    middle = (len(scores) - 1) / 2.0
-    slope = fsum(score * (place - middle) for place, score in enumerate(scores))
-    return slope**2 / fsum((place - middle) ** 2 for place in range(len(scores)))
 
 
 def _furthest(scores: Sequence[float]) -> tuple[float, int, int]:

@@ -22,6 +22,18 @@ class Trend:
     sigmas: float
 
 
+def line_through(scores: Sequence[float]) -> list[float]:
+    """Where the straight line that fits centred scores best is at each of them."""
+    places = [place - (len(scores) - 1) / 2.0 for place in range(len(scores))]
+    slope = fsum(score * place for score, place in zip(scores, places, strict=True)) / squares(places)
+    return [slope * place for place in places]
+
+
+def squares(values: Sequence[float]) -> float:
+    """Sum of squares."""
+    return fsum(value**2 for value in values)
+
+
 def trend_of(values: Sequence[float]) -> Trend:
     """The trend of a run.
 
@@ -32,10 +44,9 @@ def trend_of(values: Sequence[float]) -> Trend:
     if count < 8:
         return Trend(0.0, 0.0)
     scores = normal_scores(values)
-    places = [place - (count - 1) / 2.0 for place in range(count)]
-    slope = fsum(score * place for score, place in zip(scores, places, strict=True)) / fsum(at**2 for at in places)
-    left = [score - slope * place for score, place in zip(scores, places, strict=True)]
-    explained, unexplained = fsum((slope * at) ** 2 for at in places), fsum(value**2 for value in left)
+    line = line_through(scores)
+    left = [score - at for score, at in zip(scores, line, strict=True)]
+    explained, unexplained = squares(line), squares(left)
     worth = max(0.0, effective_steps(left) - 2.0)
     return Trend(
         change=2.0 * (median(values[half:]) - median(values[:half])),

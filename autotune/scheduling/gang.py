@@ -150,7 +150,6 @@ class _Book:
         self._heard: dict[int, tuple[tuple[str, int], float]] = {}
         self._left: tuple[int, int, float] | None = None  # first rank to end well: rank, steps told by then, when
         self._told_on_s: list[float] = []  # looks with new steps since then
-        self._news_s = 0.0  # last look with new steps
 
     def take(self, statuses: Iterable[NodeStatus], now_s: float) -> list[StepRecord]:
         """Add one look at the nodes; returns the steps that are new."""
@@ -174,8 +173,6 @@ class _Book:
                     self._heard[rank.rank] = (sign, now_s)
                 if rank.exit_code == 0 and self._left is None:
                     self._left = (rank.rank, self.steps[-1].step if self.steps else 0, now_s)
-        if news:
-            self._news_s = now_s
         if news and self._left is not None and now_s > self._left[2]:
             self._told_on_s.append(now_s)
         return news
@@ -203,7 +200,7 @@ class _Book:
         """Ranks that outlive one that has ended well, and the last step; those that tell none only say they live."""
         if not living or self._left is None:
             return None
-        if now_s - max(self._left[2], self._news_s) <= self._spec.stall_s:
+        if now_s - (self._told_on_s or [self._left[2]])[-1] <= self._spec.stall_s:
             return None
         return "stall", f"rank {living[0].rank} still ran {self._spec.stall_s:g} s after rank {self._left[0]} had ended"
 

@@ -12,17 +12,18 @@ def white(sigma: float) -> Process:
     return lambda source, count: [math.exp(source.gauss(0.0, sigma)) for _ in range(count)]
 
 
+def autoregression(source: random.Random, count: int, memory: float, sigma: float = 1.0) -> list[float]:
+    """First-order autoregression around 0; ``memory`` is the correlation of neighbours."""
+    state, values = source.gauss(0.0, sigma), []
+    for _ in range(count):
+        values.append(state)
+        state = memory * state + source.gauss(0.0, sigma * math.sqrt(1.0 - memory**2))
+    return values
+
+
 def wandering(memory: float, sigma: float) -> Process:
-    """First-order autoregression; ``memory`` is the correlation of neighbours."""
-
-    def steps(source: random.Random, count: int) -> list[float]:
-        state, times = source.gauss(0.0, sigma), []
-        for _ in range(count):
-            times.append(math.exp(state))
-            state = memory * state + source.gauss(0.0, sigma * math.sqrt(1.0 - memory**2))
-        return times
-
-    return steps
+    """Times whose logarithms are an autoregression."""
+    return lambda source, count: [math.exp(state) for state in autoregression(source, count, memory, sigma)]
 
 
 def two_levels(stay: float, apart: float, sigma: float = 0.003) -> Process:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.measure.compare import Comparison, compare_series
 from tests.support.disturbed_steps import WINDOW, adjacent_windows
+from tests.support.step_series import wandering
 
 MIRROR = {"a_faster": "b_faster", "b_faster": "a_faster", "tie": "tie"}
 
@@ -43,12 +44,7 @@ def test_short_runs_never_name_the_wrong_winner(traces: dict[str, Series]) -> No
 
 
 def autoregressive(seed: int, count: int, sigma: float, memory: float = 0.0) -> Series:
-    source = random.Random(seed)
-    state, times = source.gauss(0.0, sigma), []
-    for _ in range(count):
-        times.append(math.exp(state))
-        state = memory * state + source.gauss(0.0, sigma * math.sqrt(1.0 - memory**2))
-    return times
+    return wandering(memory, sigma)(random.Random(seed), count)
 
 
 def heavy_tailed(seed: int, count: int, sigma: float) -> Series:

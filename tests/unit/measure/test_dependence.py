@@ -9,15 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.dependence import effective_steps, noise, order_statistics, robust_sigma, student_quantile
+from tests.support.step_series import autoregression
 
 
 def autoregressive(seed: int, count: int, memory: float) -> list[float]:
-    source = random.Random(seed)
-    state, values = source.gauss(0.0, 1.0), []
-    for _ in range(count):
-        values.append(state)
-        state = memory * state + math.sqrt(1.0 - memory**2) * source.gauss(0.0, 1.0)
-    return values
+    return autoregression(random.Random(seed), count, memory)
 
 
 @pytest.mark.parametrize("count", [2000, 7001])

@@ -1,6 +1,5 @@
 """The stretch that differs most, and how often chance makes one."""
 
-import math
 import random
 
 import pytest
@@ -8,15 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.stretches import likeliest_stretch
+from tests.support.step_series import autoregression
 
 
 def scattered(seed: int, count: int = 40, memory: float = 0.0) -> list[float]:
-    source = random.Random(seed)
-    state, values = source.gauss(0.0, 1.0), []
-    for _ in range(count):
-        values.append(state)
-        state = memory * state + math.sqrt(1.0 - memory**2) * source.gauss(0.0, 1.0)
-    return values
+    return autoregression(random.Random(seed), count, memory)
 
 
 @pytest.mark.parametrize("where", [range(12, 24), range(28, 40), range(8)])

@@ -9,14 +9,11 @@ from hypothesis import strategies as st
 
 from autotune.measure.compare import compare_series
 from autotune.measure.trend import Trend, trend_of
+from tests.support.step_series import autoregression
 
 
 def wandering(seed: int, count: int, memory: float, sigma: float = 0.01) -> list[float]:
-    source, state, values = random.Random(seed), 0.0, []
-    for _ in range(count):
-        state = memory * state + source.gauss(0.0, sigma * math.sqrt(1.0 - memory**2))
-        values.append(state)
-    return values
+    return autoregression(random.Random(seed), count, memory, sigma)
 
 
 def learning(seed: int, noise: float, change: float, count: int = 80) -> list[float]:
